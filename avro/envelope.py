@@ -146,7 +146,7 @@ class ObservationValidator:
             priority=priority,
             source=source,
             causes=() if causes == () else _id_set(causes, "causes"),
-            patch=self._patch(patch or {}, blobs),
+            patch=self.canonical(patch or {}, blobs),
             cleared=() if cleared == () else self._cleared(cleared),
             retracts=() if retracts == () else _id_set(retracts, "retracts"),
             link=link,
@@ -155,7 +155,12 @@ class ObservationValidator:
         check_decoded(observation, self.definition)
         return observation
 
-    def _patch(self, patch: Mapping[str, Any], blobs: Blobs | None) -> dict[str, Value]:
+    def canonical(self, patch: Mapping[str, Any], blobs: Blobs | None) -> dict[str, Value]:
+        """Check the values of a patch and return them in canonical form, by their fields' first names.
+
+        Raises:
+            ValidationError: As `build`.
+        """
         if not isinstance(patch, Mapping):
             raise ValidationError("patch", "an object of fields and their values", patch)
         doubtful = self._native.doubtful(patch) if type(patch) is dict and self._native is not None else None

@@ -12,9 +12,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from typing import Any, NamedTuple, Protocol
 
-from refold.avro.observation import Encoded, Observation
+from refold.avro.observation import Encoded, Link, Observation, Source
 
-FORMAT = 9
+FORMAT = 10
 """The FORMAT that the kernel must have. It changes with the interface and with the stored forms that the kernel
 writes.
 """
@@ -52,6 +52,8 @@ ReadParts = tuple[str, int, int, tuple[str, str, str, str, int], tuple[bytes, ..
 """An assert's entity, observed_at, priority, source, causes, patch, subject and id."""
 
 
+NewParts = tuple[str, int, str, Source, Sequence[str], Mapping[str, Any], Link | None]
+"""A new observation's entity, observed_at, kind, source, causes in hex, patch and link."""
 IndexRows = tuple[list[bool], list[bytes], list[bytes], list[bytes], list[bytes], list[bytes]]
 """Whether each record is confirmed; then, of the confirmed ones, the keys and the values in the timeline, those in the
 arrivals, and the keys in the index of ids.
@@ -83,6 +85,9 @@ class ObservationReader(Protocol):
 
     def encode(self, observation: Observation) -> tuple[bytes, bytes] | None:
         """The framed bytes of a checked observation, and its id; None if Python has to encode it."""
+
+    def encode_new(self, parts: NewParts) -> tuple[bytes, bytes] | None:
+        """Like `encode`, of parts of which only the patch is checked; None also if one of the others is invalid."""
 
     def id_of(self, data: bytes) -> bytes | None:
         """The id of a checked observation from its framed bytes; None if Python has to compute it."""

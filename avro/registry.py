@@ -21,10 +21,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import cached_property
 from typing import NamedTuple
 
+from refold.avro.blob import Blobs
 from refold.avro.canonical import encode
 from refold.avro.codec import (
     ObservationCodec,
@@ -38,9 +40,9 @@ from refold.avro.codec import (
 from refold.avro.definition import TypeDefinition
 from refold.avro.derive import schemas_of
 from refold.avro.envelope import ObservationValidator
-from refold.avro.errors import SchemaError, UnknownWireId
+from refold.avro.errors import SchemaError, UnknownWireId, ValidationError
 from refold.avro.evolution import check_evolution
-from refold.avro.observation import Observation
+from refold.avro.observation import Kind, Link, Observation, Source
 from refold.avro.quarantine import Rulings
 
 
@@ -85,6 +87,29 @@ class TypeVersion:
     def validator(self) -> ObservationValidator:
         """The checks at write."""
         return ObservationValidator(self.definition)
+
+    def encode(
+        self, entity: str, patch: Mapping[str, object] | None, *, source: Source, observed_at: int,
+        causes: Sequence[str], link: Link | None, kind: Kind, blobs: Blobs,
+    ) -> tuple[bytes, bytes]:  # fmt: skip
+        """Check the parts of a new observation; return its framed bytes and its id. The arguments are those of
+        `ObservationValidator.build`. Times may be in the future.
+
+        Raises:
+            ValidationError: A part is invalid.
+        """
+        native = self.codec.native
+        if native is not None:
+            with suppress(ValidationError, TypeError, OverflowError, UnicodeError):  # raised again below
+                parts = (entity, observed_at, kind, source, causes, self.validator.canonical(patch or {}, blobs), link)
+                found = native.encode_new(parts)
+                if found is not None:
+                    return found
+        observation = self.validator.build(
+            entity, patch, observed_at=observed_at, now=observed_at, kind=kind, source=source, causes=causes, link=link,
+            blobs=blobs,
+        )  # fmt: skip
+        return self.codec.encode_identified(observation)
 
 
 class Hole(NamedTuple):

@@ -213,12 +213,7 @@ fn link_of(given: &Bound<PyAny>) -> Option<GivenLink> {
 /// Returns the framed bytes and the id of an assert or a link that Python has checked; None if Python must write it.
 pub fn encode(layout: &Layout, given: &GivenObservation) -> PyResult<Option<(Vec<u8>, [u8; 32])>> {
     let (entity, observed_at, kind, priority, source, causes, patch, cleared, retracts, link, subject) = given;
-    let kind = match &**kind {
-        "assert" => observation::Kind::Assert,
-        "link" => observation::Kind::Link,
-        "unlink" => observation::Kind::Unlink,
-        _ => return Ok(None),
-    };
+    let Some(kind) = kind_of(kind) else { return Ok(None) };
     let given_link = link.as_ref().and_then(link_of);
     if !cleared.is_empty() || !retracts.is_empty() || given_link.is_some() == (kind == observation::Kind::Assert) {
         return Ok(None);
@@ -228,21 +223,8 @@ pub fn encode(layout: &Layout, given: &GivenObservation) -> PyResult<Option<(Vec
         target,
         validity: Validity { from: *from, to: *to },
     });
-    let Ok(patch) = patch.cast::<PyDict>() else { return Ok(None) };
-    let mut parts = Vec::with_capacity(4 * patch.len());
-    if take_apart(patch.as_any(), 0, &mut parts).is_none() {
-        return Ok(None);
-    }
-    let Some(Value::Map(given)) = put_together(&mut parts.iter())? else { return Ok(None) };
-    let mut patch = Vec::with_capacity(given.len());
-    for (name, value) in given {
-        let Some(place) = layout.places.get(name) else { return Ok(None) };
-        if matches!(value, Value::Null) || !layout.fields[*place].patch.holds(&value) {
-            return Ok(None);
-        }
-        patch.push((*place, value));
-    }
-    patch.sort_unstable_by_key(|(place, _)| *place);
+    let mut parts = Vec::new();
+    let Some(patch) = patch_of(layout, patch, &mut parts)? else { return Ok(None) };
     let (agent, run, step, tool, seq) = source;
     let observation = Observation {
         entity,
@@ -261,7 +243,94 @@ pub fn encode(layout: &Layout, given: &GivenObservation) -> PyResult<Option<(Vec
     Ok(write(layout, &observation, &mut out).map(|()| (out, observation.id(layout))))
 }
 
-/// Writes the framed bytes of an assert of fields; None if a value is not of its field's type.
+/// A new observation whose patch Python has checked, but not its other parts: entity, observed_at, kind, source, causes in
+/// hex, patch and link.
+pub type NewObservation<'py> =
+    (PyBackedStr, i64, PyBackedStr, GivenSource, Vec<PyBackedStr>, Bound<'py, PyAny>, Option<Bound<'py, PyAny>>);
+
+/// Like `encode`, and checks the other parts; None also if one of them is invalid.
+pub fn encode_new(layout: &Layout, given: &NewObservation) -> PyResult<Option<(Vec<u8>, [u8; 32])>> {
+    let (entity, observed_at, kind, source, causes, patch, link) = given;
+    let Some(kind) = kind_of(kind) else { return Ok(None) };
+    let given_link = link.as_ref().and_then(link_of);
+    let Some(mut causes) = causes.iter().map(|cause| id_of(cause)).collect::<Option<Vec<_>>>() else { return Ok(None) };
+    causes.sort_unstable();
+    causes.dedup();
+    let mut parts = Vec::new();
+    let Some(patch) = patch_of(layout, patch, &mut parts)? else { return Ok(None) };
+    let (agent, run, step, tool, seq) = source;
+    let observation = Observation {
+        entity,
+        kind,
+        observed_at: *observed_at,
+        priority: 0,
+        source: Source { agent, run, step, tool, seq: *seq },
+        causes: causes.iter().map(|cause| cause.as_slice()).collect(),
+        patch,
+        cleared: Vec::new(),
+        retracts: Vec::new(),
+        link: given_link.as_ref().map(|(relation, target, from, to)| Link {
+            relation,
+            target,
+            validity: Validity { from: *from, to: *to },
+        }),
+        subject: "",
+    };
+    if link.is_some() != given_link.is_some() {
+        return Ok(None);
+    }
+    let mut out = Vec::with_capacity(256);
+    if write(layout, &observation, &mut out).is_none() {
+        return Ok(None);
+    }
+    // Reading it checks names, times and what belongs to the kind.
+    let id = Observation::read(layout, &out, true).map(|read| read.id(layout));
+    Ok(id.map(|id| (out, id)))
+}
+
+fn kind_of(name: &str) -> Option<observation::Kind> {
+    match name {
+        "assert" => Some(observation::Kind::Assert),
+        "link" => Some(observation::Kind::Link),
+        "unlink" => Some(observation::Kind::Unlink),
+        _ => None,
+    }
+}
+
+/// Returns the id in 64 hexadecimal digits.
+fn id_of(text: &str) -> Option<[u8; 32]> {
+    let (pairs, rest) = text.as_bytes().as_chunks::<2>();
+    let digit = |byte: u8| char::from(byte).to_digit(16);
+    let byte = |pair: &[u8; 2]| u8::try_from(digit(pair[0])? << 4 | digit(pair[1])?).ok();
+    let bytes = pairs.iter().map(byte).collect::<Option<Vec<u8>>>()?;
+    bytes.try_into().ok().filter(|_| rest.is_empty())
+}
+
+/// Returns the values of a checked patch, by ascending index of their fields; None if Python must write it. `parts` owns
+/// what the values borrow.
+fn patch_of<'a, 'py>(
+    layout: &Layout,
+    given: &Bound<'py, PyAny>,
+    parts: &'a mut Vec<Part<'py>>,
+) -> PyResult<Option<Vec<(usize, Value<'a>)>>> {
+    let Ok(given) = given.cast::<PyDict>() else { return Ok(None) };
+    if take_apart(given.as_any(), 0, parts).is_none() {
+        return Ok(None);
+    }
+    let Some(Value::Map(given)) = put_together(&mut parts.iter())? else { return Ok(None) };
+    let mut patch = Vec::with_capacity(given.len());
+    for (name, value) in given {
+        let Some(place) = layout.places.get(name) else { return Ok(None) };
+        if matches!(value, Value::Null) || !layout.fields[*place].patch.holds(&value) {
+            return Ok(None);
+        }
+        patch.push((*place, value));
+    }
+    patch.sort_unstable_by_key(|(place, _)| *place);
+    Ok(Some(patch))
+}
+
+/// Writes the framed bytes of an assert of fields or of a link; None if a value is not of its field's type.
 pub fn write(layout: &Layout, observation: &Observation, out: &mut Vec<u8>) -> Option<()> {
     let source = &observation.source;
     out.extend_from_slice(&layout.frame);

@@ -48,7 +48,7 @@ use crate::observation::{Observation, Source};
 use crate::value::Value;
 
 /// Must change whenever arguments, results or the stored forms that the kernel writes change.
-const FORMAT: u32 = 9;
+const FORMAT: u32 = 10;
 
 /// Python's `Record`: partition, offset, recorded_at, entity, id, framed bytes.
 type GivenRecord = (u16, i64, i64, Py<PyAny>, PyBackedBytes, PyBackedBytes);
@@ -124,6 +124,17 @@ impl ObservationReader {
         observation: GivenObservation<'py>,
     ) -> PyResult<Option<(Bound<'py, PyBytes>, Bound<'py, PyBytes>)>> {
         let written = unless_panicked(|| Some(door::encode(&self.layout, &observation))).unwrap_or(Ok(None))?;
+        Ok(written.map(|(data, id)| (PyBytes::new(py, &data), PyBytes::new(py, &id))))
+    }
+
+    /// Like `encode`, of the parts of a new observation, of which Python has only checked the patch. None also if one of
+    /// the others is invalid.
+    fn encode_new<'py>(
+        &self,
+        py: Python<'py>,
+        parts: door::NewObservation<'py>,
+    ) -> PyResult<Option<(Bound<'py, PyBytes>, Bound<'py, PyBytes>)>> {
+        let written = unless_panicked(|| Some(door::encode_new(&self.layout, &parts))).unwrap_or(Ok(None))?;
         Ok(written.map(|(data, id)| (PyBytes::new(py, &data), PyBytes::new(py, &id))))
     }
 

@@ -11,20 +11,21 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
+from refold.avro.codec import ObservationCodec
 from refold.avro.definition import TypeDefinition
 from refold.avro.errors import InputError
 from refold.avro.json_line import check_keys
-from refold.avro.observation import Observation
-from refold.streams.client import Log
+from refold.streams.client import EncodedObservation, Log
 from refold.streams.exchange.contents import needed
 from refold.streams.exchange.files import ExchangeFile, FileObservation
 from refold.streams.exchange.import_types import TypeCatalog
-from refold.streams.exchange.intake import Intake, Take
+from refold.streams.exchange.intake import Intake
 from refold.streams.exchange.json_lines import Progress
 from refold.streams.exchange.spool import ObservationSpool
 
 IsHeld: TypeAlias = Callable[[bytes], bool]
 """Returns whether a log's store has a content, by its SHA-256."""
+Put: TypeAlias = Callable[[EncodedObservation], None]
 
 
 class IncomingFiles:
@@ -35,6 +36,7 @@ class IncomingFiles:
         self._spool = ObservationSpool()
         self._vocabulary = vocabulary
         self._new: list[TypeDefinition] = []
+        self._codecs: dict[bytes, ObservationCodec] = {}
 
     def check(self, is_held: IsHeld, progress: Sequence[Progress | None] = ()) -> int:
         """Run pass 1; returns the number of observations. One `progress` per file; InputError names file and line."""
@@ -61,17 +63,23 @@ class IncomingFiles:
             self._pass_over(intake.take, lambda digest: log.port.blobs.get(digest) is not None)
         intake.flush()
 
-    def _pass_over(self, take: Take, is_held: IsHeld, progress: Sequence[Progress | None] = ()) -> None:
+    def _pass_over(self, put: Put, is_held: IsHeld, progress: Sequence[Progress | None] = ()) -> None:
         for number, file in enumerate(self._files):
             for given in file.lines(progress[number] if progress else None):
-                take(*self._built(given, is_held), None)
+                put(self._built(given, is_held))
 
-    def _built(
-        self, given: FileObservation, is_held: IsHeld
-    ) -> tuple[Observation, bytes, TypeDefinition, dict[bytes, bytes]]:
+    def _built(self, given: FileObservation, is_held: IsHeld) -> EncodedObservation:
         blobs: dict[bytes, bytes] = {}
         try:
             observation, observation_id, definition = self._vocabulary.read(check_keys(given.line), blobs)
-            return observation, observation_id, definition, needed(observation, blobs, is_held)
+            data = self._codec_of(definition).encode_observation(observation)
+            contents = needed(observation, blobs, is_held)
+            return EncodedObservation(observation.entity, observation_id, definition, data, contents)
         except InputError as error:
             raise InputError(f"{given.place}: {error}") from None
+
+    def _codec_of(self, definition: TypeDefinition) -> ObservationCodec:
+        found = self._codecs.get(definition.fingerprint)
+        if found is None:
+            found = self._codecs[definition.fingerprint] = ObservationCodec(definition)
+        return found

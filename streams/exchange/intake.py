@@ -15,7 +15,8 @@ from typing import TypeAlias
 
 from refold.avro.definition import TypeDefinition
 from refold.avro.observation import Kind, Link, Observation, Source, type_of
-from refold.streams.client import Log
+from refold.reducers.cells import new_tuple
+from refold.streams.client import EncodedObservation, Log
 from refold.streams.exchange.import_types import TypeCatalog
 from refold.streams.exchange.spool import ObservationSpool
 from refold.streams.log.port import LogPort
@@ -23,9 +24,9 @@ from refold.streams.log.port import LogPort
 WINDOW = 20_000
 ALONE = 1_000_000
 
-Take: TypeAlias = Callable[[Observation, bytes, TypeDefinition, Mapping[bytes, bytes], bytes | None], None]
+Take: TypeAlias = Callable[[Observation, bytes, TypeDefinition, Mapping[bytes, bytes], bytes], None]
 """Called with an observation, its id, the definition it was built with, the contents it names, and its framed bytes
-under any wire id; None if they are not known."""
+under any wire id."""
 
 
 class Intake:
@@ -57,28 +58,22 @@ class Intake:
         """The number of observations that the log had already."""
         return self.read - self.new
 
-    def take(
-        self,
-        observation: Observation,
-        observation_id: bytes,
-        definition: TypeDefinition,
-        blobs: Mapping[bytes, bytes],
-        data: bytes | None = None,
-    ) -> None:
-        """Record an observation, unless the log has it. The arguments are those of `Take`."""
-        self._advance(1)
-        if self._is_new(observation.entity, observation_id):
-            self._log.take(observation, observation_id, definition, blobs, data)
-            if len(self._recent) >= WINDOW:
-                self.flush()
+    def take(self, observation: EncodedObservation) -> None:
+        """Record an observation, unless the log has it."""
+        self._take([observation])
 
     def take_all(self, spool: ObservationSpool) -> None:
         """Record the observations of a spool, apart from those that the log has."""
         for batch in spool.batches():
-            self._log.take_encoded([each for each in batch if self._is_new(each.entity, each.id)])
-            self._advance(len(batch))
-            if len(self._recent) >= WINDOW:
-                self.flush()
+            self._take(batch)
+
+    def _take(self, some: Sequence[EncodedObservation]) -> None:
+        new = [each for each in some if self._is_new(each.entity, each.id)]
+        if new:
+            self._log.take_encoded(new)
+        self._advance(len(some))
+        if len(self._recent) >= WINDOW:
+            self.flush()
 
     def _is_new(self, entity: str, observation_id: bytes) -> bool:
         """Count an observation; returns whether the log lacks it, and has it from now on."""
@@ -177,4 +172,33 @@ class Recorder:
         )
         data, observation_id = version.codec.encode_identified(observation)
         self._take(observation, observation_id, version.definition, blobs, data)
+        return observation_id.hex()
+
+
+class EncodedRecorder:
+    """Like Recorder, but passes on encoded observations: most of them are never built."""
+
+    def __init__(self, vocabulary: TypeCatalog, put: Callable[[EncodedObservation], None]) -> None:
+        self._vocabulary = vocabulary
+        self._put = put
+
+    def observe(
+        self,
+        entity: str,
+        patch: Mapping[str, object] | None = None,
+        *,
+        source: Source,
+        observed_at: int,
+        causes: Sequence[str] = (),
+        link: Link | None = None,
+        kind: Kind = "assert",
+    ) -> str:
+        """As Recorder.observe."""
+        version = self._vocabulary.writer(type_of(entity))
+        blobs: dict[bytes, bytes] = {}
+        data, observation_id = version.encode(
+            entity, patch, source=source, observed_at=observed_at, causes=causes, link=link, kind=kind, blobs=blobs
+        )
+        parts = (entity, observation_id, version.definition, data, blobs)
+        self._put(new_tuple(EncodedObservation, parts))
         return observation_id.hex()

@@ -16,8 +16,6 @@ from typing import TypeAlias
 import msgspec
 
 from refold.avro.definition import TypeDefinition
-from refold.avro.observation import Observation
-from refold.avro.registry import TypeVersion
 from refold.reducers.cells import new_tuple
 from refold.streams.client import EncodedObservation
 
@@ -46,32 +44,28 @@ class ObservationSpool:
         self._ends: list[int] = []
         self._waiting: list[_Stored] = []
         self._waiting_bytes = 0
-        self._versions: dict[bytes, tuple[int, TypeVersion]] = {}
+        self._numbers: dict[bytes, int] = {}
+        self._definitions: list[TypeDefinition] = []
         self._file = tempfile.TemporaryFile(prefix="refold-import-", buffering=0)  # noqa: SIM115  # closed below
         weakref.finalize(self, self._file.close)
 
-    def put(
-        self,
-        observation: Observation,
-        observation_id: bytes,
-        definition: TypeDefinition,
-        blobs: Mapping[bytes, bytes],
-        data: bytes | None,
-    ) -> None:
-        """Add an observation. The arguments are those of `Take`."""
+    def put(self, observation: EncodedObservation) -> None:
+        """Add an observation."""
         self.count += 1
         if not self.is_whole:
             return
-        number, version = self._versions.get(definition.fingerprint) or self._number(definition)
-        own = version.codec.encode_observation(observation) if data is None else data
-        self._waiting.append((observation.entity, observation_id, number, own, blobs))
-        self._waiting_bytes += len(own) + sum(map(len, blobs.values()))
+        entity, observation_id, definition, data, blobs = observation
+        number = self._numbers.setdefault(definition.fingerprint, len(self._numbers))
+        if number == len(self._definitions):
+            self._definitions.append(definition)
+        self._waiting.append((entity, observation_id, number, data, blobs))
+        self._waiting_bytes += len(data) + sum(map(len, blobs.values())) if blobs else len(data)
         if len(self._waiting) >= BATCH or self._waiting_bytes >= BATCH_BYTES:
             self._write()
 
     def batches(self) -> Iterator[list[EncodedObservation]]:
         """Yield the observations in order. `is_whole` must be true."""
-        definitions = [version.definition for _, version in self._versions.values()]
+        definitions = self._definitions
         for batch in self._stored():
             yield [
                 new_tuple(EncodedObservation, (entity, observation_id, definitions[number], data, blobs))
@@ -82,10 +76,6 @@ class ObservationSpool:
         for begin, end in zip([0, *self._ends], self._ends, strict=False):
             yield _decode(os.pread(self._file.fileno(), end - begin, begin))
         yield self._waiting
-
-    def _number(self, definition: TypeDefinition) -> tuple[int, TypeVersion]:
-        found = self._versions[definition.fingerprint] = len(self._versions), TypeVersion(definition, 0, 0)
-        return found
 
     def _write(self) -> None:
         data = _encode(self._waiting)

@@ -15,7 +15,8 @@ from refold.avro.envelope import ObservationValidator
 from refold.avro.errors import ValidationError
 from refold.avro.kernel import find_kernel
 from refold.avro.kernel_layouts import field_layouts
-from refold.avro.observation import Source
+from refold.avro.observation import Kind, Link, Observation, Source
+from refold.avro.registry import TypeVersion
 from refold.avro.shipped import shipped_types
 from refold.avro.times import TIME_MAX
 from refold_tests import specimens
@@ -104,3 +105,47 @@ def test_effects_observation_is_encoded_by_the_kernel() -> None:
     for _ in range(10_000):  # deeper than any schema: left to Python, and no stack overflows
         nested = [nested]
     assert reader.encode(observation._replace(patch={"claims": nested})) is None
+
+
+NAMES = st.sampled_from(["", "a", "run 1", "é", "x" * 1025, "a\nb", "\x7f", "\ud800"])
+CAUSES = st.sampled_from(["ab" * 32, "AB" * 32, "cd" * 32, "ab" * 31, "zz" * 32, " a" * 32, "", "é" * 64])
+TARGETS = st.sampled_from(["step/1", "step/", "/1", "step", "1step/1", "s-t/1", "étape/1", "step/\n"])
+TIMES = st.sampled_from([0, 1, -(2**62), TIME_MAX, TIME_MAX + 1, 2**70])
+LINKS = st.none() | st.builds(Link, NAMES, TARGETS, st.none() | TIMES, st.none() | TIMES)
+PATCHES = st.sampled_from([None, {}, {"tool": "x"}, {"tool": None}, {"rate_limit": 1, "tags": ["b", "a"]}, {"no": 1}])
+
+
+def encoded(parts: dict[str, Any], *, kernel: bool) -> str:
+    """The bytes and the id of a new observation, or its refusal."""
+    with switched(on=kernel):
+        version = TypeVersion(shipped_types()["tool_config"], 0, 0)
+        try:
+            data, own = version.encode(**parts, blobs={})
+            return f"{data!r} {own!r}"
+        except (ValidationError, UnicodeEncodeError) as error:
+            return f"refused: {error}"
+
+
+@given(st.fixed_dictionaries({
+    "entity": st.sampled_from(["tool_config/a", "tool_config/é", "tool_config/", "run/a", "tool_config/\n", ""]),
+    "patch": PATCHES, "observed_at": TIMES, "causes": st.lists(CAUSES, max_size=3), "link": LINKS,
+    "kind": st.sampled_from(["assert", "link", "unlink", "other"]),
+    "source": st.builds(Source, NAMES, NAMES, NAMES, NAMES, st.sampled_from([0, 7, -1, 2**63])),
+}))  # fmt: skip
+def test_new_observations_are_encoded_identically(parts: dict[str, Any]) -> None:
+    assert encoded(parts, kernel=True) == encoded(parts, kernel=False)
+
+
+def test_new_observation_is_encoded_by_the_kernel() -> None:
+    reader = TypeVersion(shipped_types()["tool_config"], 0, 0).codec.native
+    assert reader is not None
+    source, link = Source("agent", "run", "1", "tool", 3), Link("of", "step/1", 1, None)
+    causes = ["cd" * 32, "AB" * 32, "cd" * 32]
+    given_parts: list[tuple[Kind, dict[str, Any], Link | None]] = [
+        ("assert", {"tool": "x"}, None), ("link", {}, link), ("unlink", {}, link),
+    ]  # fmt: skip
+    for kind, patch, tie in given_parts:
+        made = Observation("tool_config/a", 5, kind, 0, source, (b"\xab" * 32, b"\xcd" * 32), patch, link=tie)
+        assert reader.encode_new(("tool_config/a", 5, kind, source, causes, patch, tie)) == reader.encode(made)
+        assert reader.encode(made) is not None
+        assert reader.encode_new(("tool_config/", 5, kind, source, causes, patch, tie)) is None

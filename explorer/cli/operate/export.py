@@ -19,6 +19,7 @@ from refold.streams.exchange.atomic_file import whole_file, write_json_lines
 from refold.streams.exchange.container import SUFFIX, write_container
 from refold.streams.exchange.export import RunningExport
 from refold.streams.point import Point
+from refold.streams.runtime import tune_garbage_collector
 
 
 @click.command(epilog=WHEN)
@@ -55,7 +56,7 @@ def export(target: LogTarget, file: str, at: str | None, is_archive: bool, force
     with target.read() as log:
         point = log.point(at)
         outgoing = RunningExport(log.port, point.cut)
-        with counting("Exporting", point.cut.records, "records") as progress:
+        with counting("Exporting", point.cut.records, "records") as progress, tune_garbage_collector():
             if file == STDOUT:
                 _write(sys.stdout.buffer, Path(), outgoing, progress)
                 sys.stdout.buffer.flush()

@@ -12,6 +12,7 @@ from refold.explorer.doctor.findings import foreign_text, passed_over_text, set_
 from refold.explorer.queries.log_target import LogTarget
 from refold.explorer.queries.shapes import verdict_json
 from refold.streams.point import Point
+from refold.streams.runtime import tune_garbage_collector
 
 
 @click.command()
@@ -31,7 +32,7 @@ def verify(target: LogTarget, as_json: bool) -> int:
     """
     screen = Screen()
     with target.read() as log:
-        with reading("Verifying", "records", lines=not as_json) as progress:
+        with reading("Verifying", "records", lines=not as_json) as progress, tune_garbage_collector():
             verdict = log.verify(progress)
         point = Point(verdict.cut)
         if as_json:

@@ -28,12 +28,13 @@ from refold.explorer.cli.record.import_formats import OBSERVATIONS, FoundFormat,
 from refold.explorer.queries.log_target import LogTarget
 from refold.streams.client import Log
 from refold.streams.exchange.files import ExchangeFile
-from refold.streams.exchange.import_files import IncomingFiles, IsHeld
+from refold.streams.exchange.import_files import IncomingFiles, IsHeld, Put
 from refold.streams.exchange.import_types import TypeCatalog
-from refold.streams.exchange.intake import Intake, Recorder, Take
+from refold.streams.exchange.intake import EncodedRecorder, Intake
 from refold.streams.exchange.json_lines import Progress
 from refold.streams.exchange.limits import FileLimits
 from refold.streams.exchange.spool import ObservationSpool
+from refold.streams.runtime import tune_garbage_collector
 from refold.streams.temporary import TemporaryFolder
 
 
@@ -103,8 +104,8 @@ class MixedFiles:
     def _of_observed(self, progress: Sequence[Progress | None]) -> Sequence[Progress | None]:
         return [progress[number] for number in self._observed] if progress else ()
 
-    def _pass_over(self, take: Take, progress: Sequence[Progress | None] = ()) -> None:
-        recorder = Recorder(self._vocabulary, take)
+    def _pass_over(self, put: Put, progress: Sequence[Progress | None] = ()) -> None:
+        recorder = EncodedRecorder(self._vocabulary, put)
         self.conversations = self.without_time = 0
         self.transcripts.clear()
         self.unknown.clear()
@@ -116,7 +117,7 @@ class MixedFiles:
             self.unknown.update(file.unknown)
             self.left_out.update(file.left_out)
 
-    def _import(self, conversation: Conversation, recorder: Recorder, place: str) -> None:
+    def _import(self, conversation: Conversation, recorder: EncodedRecorder, place: str) -> None:
         try:
             done = import_conversation(conversation, recorder.observe, self.transcripts.append)
         except InputError as error:
@@ -210,7 +211,7 @@ def import_(
     if not files and not is_fork:
         raise click.UsageError("Missing argument 'FILE...'.")
     named = parsed_keys(keys)
-    with _on_disk(files, FileLimits(**bounds)) as found:
+    with _on_disk(files, FileLimits(**bounds)) as found, tune_garbage_collector():
         formats = formats_of(form, found, named)
         if form == ARCHIVE or any(each.name == ARCHIVE for each in formats):
             _require_alone(found, formats)
