@@ -207,7 +207,11 @@ class Log:
 
     @_locked
     def take_encoded(self, observations: Sequence[EncodedObservation]) -> None:
-        """Record observations that were built and encoded elsewhere, in their order."""
+        """Record observations that the kernel built and encoded, in their order. Their bytes are not checked.
+
+        Args:
+            observations: Each with its entity, id, definition, Avro bytes, and the contents that it names, by digest.
+        """
         versions: dict[bytes, TypeVersion] = {}
         appended = []
         for entity, observation_id, definition, data, blobs in observations:

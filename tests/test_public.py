@@ -43,7 +43,7 @@ FACADES = {
 METHODS = {
     "blob", "changes", "close", "collect", "diff", "flush", "history", "link", "mark", "observe", "pin", "point",
     "port", "put_blob", "rebuild", "recover", "register", "retract", "snapshot", "snapshots", "state", "states", "take",
-    "types", "unlink", "unpin", "verify",
+    "take_encoded", "types", "unlink", "unpin", "verify",
 }  # fmt: skip
 
 
