@@ -76,7 +76,7 @@ def test_stopped_import_reports_its_progress(
     source, root, count = exported
     # The same lines, repeated many times: the second pass is long, and all repeats are already known.
     long = tmp_path / "long.jsonl"
-    long.write_bytes(source.read_bytes() * 20)
+    long.write_bytes(source.read_bytes() * 10)
     url = f"file:{tmp_path / 'log'}"
     with importing(long, url) as process:
         while not (tmp_path / "log" / "FORMAT").exists():
@@ -87,7 +87,7 @@ def test_stopped_import_reports_its_progress(
         out, err = process.communicate(timeout=60)
     assert (process.returncode, out) == (status, "")
     assert err.count("\n") == 1
-    assert f"of {count * 20:,} observations are recorded; import the same again to finish" in err
+    assert f"of {count * 10:,} observations are recorded; import the same again to finish" in err
     assert json.loads(refold_command("verify", "--json", log=url).out)["ok"]
     assert refold_command("import", source, log=url).status == 0
     assert refold_command("rebuild", "--expect-root", root, log=url).status == 0
