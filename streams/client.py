@@ -18,7 +18,7 @@ from refold.avro.blob import Blob
 from refold.avro.codec import reframed
 from refold.avro.definition import TypeDefinition
 from refold.avro.envelope import check_entity, check_name
-from refold.avro.errors import InputError, NotAnswerable, SchemaError
+from refold.avro.errors import InputError, NotAnswerable
 from refold.avro.observation import Kind, Link, Observation, Source, type_of
 from refold.avro.registry import TypeVersion
 from refold.streams.asof import entities_at, entity_at
@@ -41,10 +41,9 @@ from refold.streams.table.folds import Folds
 from refold.streams.verify.report import VerifyReport
 from refold.streams.verify.run import verify
 from refold.streams.view import EntityView, StateView
+from refold.streams.writer_types import WriterTypes
 
 F = TypeVar("F", bound=Callable[..., Any])
-
-UNREGISTERED = -1
 
 
 class EncodedObservation(NamedTuple):
@@ -97,10 +96,9 @@ class Log:
         self.turn = RLock()
         self._port = port
         self._types = types
-        self._mine = mine
         self._runtime = runtime
         self._sources = Sources(runtime.agent, runtime.new_id)
-        self._writers: dict[str, TypeVersion] = {}
+        self._writers = WriterTypes(port, types, mine)
         # Set by processes that list entities often; shared by their logs. Without it, lists are rebuilt.
         self.indexes: EntityIndexes | None = None
 
@@ -148,7 +146,7 @@ class Log:
                 recorded.
             SchemaError: The type is unknown.
         """
-        version = self._writer(type_of(check_entity(entity)))
+        version = self._writers.of(type_of(check_entity(entity)))
         now = self._runtime.now_micros()
         blobs: dict[bytes, bytes] | None = {} if self._port.has_store else None
         origin, count = self._sources.next(source)
@@ -157,7 +155,7 @@ class Log:
             priority=priority, source=origin, causes=causes, cleared=cleared, retracts=retracts, link=link,
             subject=subject, allow_future=allow_future, blobs=blobs,
         )  # fmt: skip
-        self._writers[version.definition.name] = version = self._registered(version)
+        version = self._writers.registered(version)
         count()
         return self._append(observation, version, blobs or {}).hex()
 
@@ -200,7 +198,7 @@ class Log:
             blobs: The contents that it names, by their SHA-256.
             data: Its framed bytes under the definition, with any wire id, if the caller has them.
         """
-        version = self._registered(self._port.registry.find(definition) or TypeVersion(definition, UNREGISTERED, 0))
+        version = self._writers.registered_by(definition)
         codec = version.codec
         own = codec.encode_observation(observation) if data is None else reframed(data, codec.schema_id)
         self._put(observation, observation_id, own, blobs)
@@ -217,8 +215,7 @@ class Log:
         for entity, observation_id, definition, data, blobs in observations:
             version = versions.get(definition.fingerprint)
             if version is None:
-                found = self._port.registry.find(definition) or TypeVersion(definition, UNREGISTERED, 0)
-                version = versions[definition.fingerprint] = self._registered(found)
+                version = versions[definition.fingerprint] = self._writers.registered_by(definition)
             for digest, content in blobs.items():
                 self._port.blobs.put(digest, content)
             appended.append(AppendedObservation(entity, observation_id, reframed(data, version.codec.schema_id)))
@@ -234,37 +231,11 @@ class Log:
             self._port.blobs.put(digest, content)
         self._port.append(observation, observation_id, data)
 
-    def _writer(self, type_name: str) -> TypeVersion:
-        """The version for writing a type: the user's file, else the log's newest, else the shipped one."""
-        found = self._writers.get(type_name)
-        if found is not None:
-            return found
-        mine = self._types.get(type_name)
-        known = self._port.registry.in_effect(type_name)
-        if not known:  # registered only once, because another process may have registered a newer version
-            self._port.refresh()
-            known = self._port.registry.in_effect(type_name)
-        if mine is not None and (type_name in self._mine or not known):
-            return self._port.registry.find(mine) or TypeVersion(mine, UNREGISTERED, 0)
-        if not known:
-            names = ", ".join(sorted(self._types))
-            raise SchemaError(f"unknown type {type_name!r}; known here: {names}. Add its .avsc file with --types")
-        return known[-1]
-
-    def _registered(self, version: TypeVersion) -> TypeVersion:
-        """The version in the log: the first valid observation of a type registers it."""
-        if version.offset != UNREGISTERED:
-            return version
-        self._port.register(version.definition)
-        found = self._port.registry.find(version.definition)
-        assert found is not None
-        return found
-
     @_locked
     def register(self, definition: TypeDefinition) -> None:
         """Register a type definition; entities of an older version are folded again by it."""
         self._port.register(definition)
-        self._writers.pop(definition.name, None)
+        self._writers.forget(definition.name)
 
     @_locked
     def put_blob(self, content: bytes, media_type: str) -> Blob:

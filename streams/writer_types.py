@@ -1,0 +1,75 @@
+"""The type versions by which a process writes observations.
+
+A type's first valid observation registers it. A user's own file comes first, then the log's newest version, then the
+shipped one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from refold.avro.definition import TypeDefinition
+from refold.avro.errors import SchemaError
+from refold.avro.registry import TypeVersion
+from refold.streams.log.port import LogPort
+
+_UNREGISTERED = -1
+
+
+class WriterTypes:
+    """The versions for writing to a log. Not thread-safe."""
+
+    def __init__(self, port: LogPort, types: Mapping[str, TypeDefinition], mine: set[str]) -> None:
+        """Take the types of a process.
+
+        Args:
+            port: The log.
+            types: The types that this process has, by name.
+            mine: The names of those that the user has files for.
+        """
+        self._port = port
+        self._types = types
+        self._mine = mine
+        self._known: dict[str, TypeVersion] = {}
+
+    def of(self, type_name: str) -> TypeVersion:
+        """Return the version for writing a type, which may be unregistered still.
+
+        Raises:
+            SchemaError: Neither the log nor this process has the type.
+        """
+        found = self._known.get(type_name)
+        if found is not None:
+            return found
+        mine = self._types.get(type_name)
+        known = self._port.registry.in_effect(type_name)
+        if not known:  # registered only once, because another process may have registered a newer version
+            self._port.refresh()
+            known = self._port.registry.in_effect(type_name)
+        if mine is not None and (type_name in self._mine or not known):
+            return self._port.registry.find(mine) or TypeVersion(mine, _UNREGISTERED, 0)
+        if not known:
+            names = ", ".join(sorted(self._types))
+            raise SchemaError(f"unknown type {type_name!r}; known here: {names}. Add its .avsc file with --types")
+        return known[-1]
+
+    def registered(self, version: TypeVersion) -> TypeVersion:
+        """Return a version as it is in the log, after registering it if necessary. It is used from then on."""
+        found = self._known[version.definition.name] = self._in_log(version)
+        return found
+
+    def registered_by(self, definition: TypeDefinition) -> TypeVersion:
+        """Return the version of a definition as it is in the log, after registering it if necessary."""
+        return self._in_log(self._port.registry.find(definition) or TypeVersion(definition, _UNREGISTERED, 0))
+
+    def forget(self, type_name: str) -> None:
+        """Look a type up again when it is next written."""
+        self._known.pop(type_name, None)
+
+    def _in_log(self, version: TypeVersion) -> TypeVersion:
+        if version.offset != _UNREGISTERED:
+            return version
+        self._port.register(version.definition)
+        found = self._port.registry.find(version.definition)
+        assert found is not None
+        return found
