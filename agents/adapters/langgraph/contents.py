@@ -20,6 +20,8 @@ from refold.streams.log.port import observation_in
 
 # A value up to this size is stored in its checkpoint: a separate content would take more space.
 IN_CHECKPOINT_BYTES = 512
+# So many values are kept whole, because the next step's is compared with them.
+VALUES_KEPT = 8
 CACHE_BYTES = 64 << 20
 
 
@@ -56,6 +58,7 @@ class Contents:
         self._agent = agent
         self._cache: OrderedDict[str, bytes] = OrderedDict()
         self._cached_bytes = 0
+        self._values: OrderedDict[tuple[Piece, ...], bytes] = OrderedDict()
 
     def store(self, type_name: str, data: bytes, before: StoredValue | None = None) -> StoredValue:
         """Record the parts of a serialized value that are not stored yet.
@@ -71,13 +74,21 @@ class Contents:
         if len(data) <= IN_CHECKPOINT_BYTES:
             return StoredValue(type_name, data)
         known = () if before is None else before.pieces
-        found = cut(data, self.load(before) if before is not None and known else b"", known)
+        found = cut(data, self._whole(before) if before is not None and known else b"", known)
         for name, piece in found.new.items():
             if name in self._cache:
                 continue
             self._log.observe(f"langgraph_content/{name}", {"data": piece}, source=self._agent)
             self._keep(name, piece)
+        self._values[found.pieces] = data
+        if len(self._values) > VALUES_KEPT:
+            self._values.popitem(last=False)
         return StoredValue(type_name, found.head, found.pieces)
+
+    def _whole(self, value: StoredValue) -> bytes:
+        """As `load`. Of a value that is kept, the header may be another one."""
+        kept = self._values.pop(value.pieces, None)
+        return self.load(value) if kept is None else kept
 
     def load(self, value: StoredValue) -> bytes:
         """Return a value's bytes.

@@ -10,7 +10,8 @@ kept.
 
 The list of all messages of a thread is written at each step, and all but the last of them are known. So the bytes of a
 message are kept by its class and its fields, and a list of messages is joined of these: the same bytes as LangGraph's,
-in less time. A message with other members than plain values, or of another class, is written by LangGraph.
+in less time. A message with other members than plain values, or of another class, is written by LangGraph. Most are the
+same objects as in the step before, and simple: they are recognised by the values of their fields.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import hashlib
 import marshal
 import threading
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
 import ormsgpack
 from langchain_core.messages import AIMessage, HumanMessage, SystemMessage, ToolMessage
@@ -35,6 +36,29 @@ _PACKED_BYTES_MAX = 32 << 20
 _MESSAGES = frozenset({AIMessage, HumanMessage, SystemMessage, ToolMessage})
 _MARSHAL_VERSION = 2  # without references between values, so equal fields have equal bytes
 _reading = threading.local()
+
+
+class _SimpleMessage(NamedTuple):
+    """A message whose fields are texts or empty, with their values and its bytes."""
+
+    message: Any
+    values: tuple[Any, ...]
+    packed: bytes
+
+    def is_unchanged(self, message: Any) -> bool:
+        """Whether this is the message, with the same values. Texts are compared by identity first."""
+        is_same = self.message is message and not message.__pydantic_extra__
+        return is_same and self.values == tuple(message.__dict__.values())
+
+
+def _values_if_simple(message: Any) -> tuple[Any, ...] | None:
+    """Return the values of a message's fields, if they are texts, None, False, or empty dicts or lists."""
+    values = []
+    for value in message.__dict__.values():
+        if value and type(value) is not str:
+            return None
+        values.append(type(value)() if type(value) in (dict, list) else value)  # the message's own may be filled later
+    return tuple(values)
 
 
 def _note(event: SerdeEvent) -> None:
@@ -60,6 +84,7 @@ class ListedClassesSerializer(JsonPlusSerializer):
         self._known: set[tuple[int, bytes]] = set()
         self._packed: dict[tuple[type, bytes], bytes] = {}  # of messages that could be read, by class and fields
         self._packed_bytes = 0
+        self._simple: dict[int, _SimpleMessage] = {}  # by the id of the object
 
     def dumps_typed(self, obj: Any) -> tuple[str, bytes]:
         """Serialize a value.
@@ -77,6 +102,10 @@ class ListedClassesSerializer(JsonPlusSerializer):
         """Return a list of messages as msgpack; None if LangGraph has to write it."""
         parts = [_array_header(len(messages))]
         for message in messages:
+            simple = self._simple.get(id(message))
+            if simple is not None and simple.is_unchanged(message):
+                parts.append(simple.packed)
+                continue
             if type(message) not in _MESSAGES or message.__pydantic_extra__:
                 return None
             try:
@@ -89,6 +118,9 @@ class ListedClassesSerializer(JsonPlusSerializer):
                 if kind != _MSGPACK:
                     return None
                 self._keep_packed(key, packed)
+            values = _values_if_simple(message)
+            if values is not None:
+                self._simple[id(message)] = _SimpleMessage(message, values, packed)
             parts.append(packed)
         return b"".join(parts)
 
@@ -96,6 +128,7 @@ class ListedClassesSerializer(JsonPlusSerializer):
         self._packed_bytes += len(key[1]) + len(packed)
         if self._packed_bytes > _PACKED_BYTES_MAX:
             self._packed.clear()
+            self._simple.clear()
             self._packed_bytes = len(key[1]) + len(packed)
         self._packed[key] = packed
 
@@ -112,7 +145,7 @@ class ListedClassesSerializer(JsonPlusSerializer):
         """As JsonPlusSerializer. What the new serializer may read differs, so it starts without known objects."""
         clone = super().with_msgpack_allowlist(extra_allowlist)
         if clone is not self and isinstance(clone, ListedClassesSerializer):
-            clone._known, clone._packed, clone._packed_bytes = set(), {}, 0
+            clone._known, clone._packed, clone._packed_bytes, clone._simple = set(), {}, 0, {}
         return clone
 
     def _check(self, data: bytes) -> None:

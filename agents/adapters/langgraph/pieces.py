@@ -125,7 +125,7 @@ def _new_pieces(data: bytes) -> list[Piece]:
 def _common_prefix(a: bytes, b: bytes) -> int:
     """Return the length of the common prefix. It compares halves, which runs at the speed of memory."""
     low, high = 0, min(len(a), len(b))
-    if a[:high] == b[:high]:
+    if a.startswith(b) or b.startswith(a):
         return high
     while high - low > 1:  # the first `low` bytes are equal, the first `high` bytes are not
         middle = (low + high) // 2

@@ -5,12 +5,14 @@ from __future__ import annotations
 import dataclasses
 import datetime as dt
 import enum
-import json
 import math
 from collections.abc import Mapping, Sequence, Set
+from functools import lru_cache
+from itertools import islice
 from typing import Any
 
 from refold.agents.journal.record import Plain
+from refold.avro.canonical import JsonText, json_text
 
 TEXT_MAX = 300
 ITEMS_MAX = 6
@@ -26,19 +28,35 @@ def readable(value: Any) -> Plain:
 
     It never raises: a value that cannot be shown is replaced by the name of its class.
     """
+    return _readable(value)[0]
+
+
+def readable_json(value: Any) -> JsonText | None:
+    """As `readable`, as canonical text; None for null, of which no field has the text."""
+    shown, text = _readable(value)
+    return None if shown is None else JsonText(text)
+
+
+def _readable(value: Any) -> tuple[Plain, str]:
     try:
         for depth, items in ((DEPTH_MAX, ITEMS_MAX), (3, 3)):
             shown = _shown(value, depth, items)
-            if len(json.dumps(shown)) <= BYTES_MAX:
-                return shown
-        return _summary(value)
+            text = json_text(shown)
+            if len(text.encode()) <= BYTES_MAX:
+                return shown, text
+        shown = _summary(value)
     except Exception:  # a user's object may raise anything; its checkpoint is stored all the same
-        return f"({type(value).__name__})"
+        shown = f"({type(value).__name__})"
+    return shown, json_text(shown)
 
 
 def _shown(value: Any, depth: int, items: int) -> Plain:
+    if type(value) is str:
+        return _text(value)
     if value is None or isinstance(value, bool):
         return value
+    if depth and _model_fields(type(value)) is not None:  # messages, of which each step shows several
+        return _members(_fields_of(value) or {}, depth, items)
     if isinstance(value, enum.Enum):
         return _shown(value.value, depth, items)
     if isinstance(value, int):
@@ -69,19 +87,34 @@ def _fields_of(value: Any) -> Mapping[str, Any] | None:
     """
     if isinstance(value, type):
         return None
-    names = getattr(type(value), "model_fields", None)
-    if isinstance(names, Mapping):
-        is_message = {"type", "content", "additional_kwargs"} <= names.keys()
-        wanted = _MESSAGE_FIELDS if is_message else names
-        found = {name: getattr(value, name, None) for name in wanted}
-        return {name: each for name, each in found.items() if each not in (None, [], {})} if is_message else found
+    wanted = _model_fields(type(value))
+    if wanted is not None:
+        if wanted is not _MESSAGE_FIELDS:
+            return {name: getattr(value, name, None) for name in wanted}
+        own = vars(value)
+        return {
+            name: each for name in wanted
+            if type(each := own.get(name)) is str or (each is not None and each not in ([], {}))
+        }  # fmt: skip
     if dataclasses.is_dataclass(value):
         return {each.name: getattr(value, each.name, None) for each in dataclasses.fields(value)}
     return None
 
 
+@lru_cache(maxsize=256)
+def _model_fields(kind: type) -> tuple[str, ...] | None:
+    """Return the names of the fields to show of a pydantic model; None for any other class."""
+    names = getattr(kind, "model_fields", None)
+    if not isinstance(names, Mapping) or issubclass(kind, (enum.Enum, int, float, str, Mapping, Sequence, Set)):
+        return None
+    return _MESSAGE_FIELDS if {"type", "content", "additional_kwargs"} <= names.keys() else tuple(names)
+
+
 def _members(value: Mapping[Any, Any], depth: int, items: int) -> Plain:
-    shown = {_text(str(key)): _shown(each, depth - 1, items) for key, each in [*value.items()][:items]}
+    shown = {
+        _text(str(key)): _text(each) if type(each) is str else _shown(each, depth - 1, items)
+        for key, each in islice(value.items(), items)
+    }
     if len(value) > items:
         shown["..."] = f"{len(value) - items} more"
     return shown
@@ -96,7 +129,8 @@ def _items(value: Sequence[Any] | Set[Any], depth: int, items: int) -> Plain:
 
 
 def _text(value: str) -> str:
-    value = value.encode("utf-8", "replace").decode()  # a log does not accept lone surrogates in JSON
+    if not value.isascii():
+        value = value.encode("utf-8", "replace").decode()  # a log does not accept lone surrogates in JSON
     return value if len(value) <= TEXT_MAX else f"{value[:TEXT_MAX]}... ({len(value)} characters)"
 
 

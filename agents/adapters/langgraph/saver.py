@@ -67,7 +67,7 @@ from langgraph.checkpoint.serde.types import INTERRUPT
 
 from refold.agents.adapters.langgraph.contents import Contents, StoredValue
 from refold.agents.adapters.langgraph.listed_classes import ListedClassesSerializer
-from refold.agents.adapters.langgraph.readable import readable
+from refold.agents.adapters.langgraph.readable import readable, readable_json
 from refold.agents.adapters.langgraph.thread_writer import NewCheckpoint, ThreadWriter
 from refold.agents.adapters.langgraph.threads import (
     CheckpointKey,
@@ -137,8 +137,8 @@ class RefoldSaver(LogContext, BaseCheckpointSaver[int]):
             new = NewCheckpoint(
                 parent_id, body_type, body, self._values(checkpoint, new_versions, parent),
                 checkpoint["channel_versions"], _fields(metadata),
-                cache(lambda name: readable(channels[name])) if self._is_readable else None,
-                readable(metadata) if self._is_readable else None,
+                cache(lambda name: readable_json(channels[name])) if self._is_readable else None,
+                readable_json(metadata) if self._is_readable else None,
             )  # fmt: skip
             self._writer.put(key, new)
         return _config(key)

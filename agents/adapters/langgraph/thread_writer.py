@@ -19,6 +19,7 @@ from refold.agents.adapters.langgraph.threads import (
     write_tree,
 )
 from refold.agents.log import AgentLog
+from refold.avro.canonical import JsonText, json_text
 
 # The maximum number of causes of an observation: the parent, and the writes of a step with this many tasks.
 CAUSES_MAX = 200
@@ -39,8 +40,8 @@ class NewCheckpoint(NamedTuple):
     values: Mapping[str, StoredValue]
     versions: Mapping[str, Any]
     fields: Mapping[str, Any]
-    shown: Callable[[str], Any] | None
-    shown_metadata: Any = None
+    shown: Callable[[str], JsonText | None] | None
+    shown_metadata: JsonText | None = None
 
 
 class ThreadWriter:
@@ -79,7 +80,8 @@ class ThreadWriter:
         if new.parent:
             patch["parent"] = new.parent
         if new.shown is not None:
-            patch |= {"metadata": new.shown_metadata, "changed": _changes(parent.values, new.values, new.shown)}
+            changed = _changes(parent.values, new.values, new.shown)
+            patch |= {"metadata": new.shown_metadata, "changed": _json_object(changed)}
         causes = [*parent.ids][:CAUSES_MAX]
         return self._observe(key.entity, patch, causes, _cleared_again(index, key))
 
@@ -199,11 +201,16 @@ class ThreadWriter:
 
 
 def _changes(
-    before: Mapping[str, StoredValue], values: Mapping[str, StoredValue], shown: Callable[[str], Any]
-) -> dict[str, Any]:
-    """Return the readable values of the channels that differ; null for channels that no longer exist."""
-    gone: dict[str, Any] = dict.fromkeys(before.keys() - values.keys())
+    before: Mapping[str, StoredValue], values: Mapping[str, StoredValue], shown: Callable[[str], JsonText | None]
+) -> dict[str, JsonText | None]:
+    """Return the readable values of the channels that differ: None for null and for channels that no longer exist."""
+    gone: dict[str, JsonText | None] = dict.fromkeys(before.keys() - values.keys())
     return gone | {name: shown(name) for name, value in values.items() if before.get(name) != value}
+
+
+def _json_object(members: Mapping[str, JsonText | None]) -> JsonText:
+    written = (f"{json_text(name)}:{'null' if each is None else each.text}" for name, each in sorted(members.items()))
+    return JsonText(f"{{{','.join(written)}}}")
 
 
 def _version(versions: Mapping[str, Any], name: str) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from langchain_core.messages import AIMessage
 
-from refold.agents.adapters.langgraph.readable import BYTES_MAX, readable
+from refold.agents.adapters.langgraph.readable import BYTES_MAX, readable, readable_json
 from refold.avro.canonical import json_text
 
 LEAVES = st.one_of(
@@ -30,8 +29,10 @@ VALUES = st.recursive(
 @given(VALUES)
 def test_any_value_is_shown_as_json_that_a_log_accepts(value: Any) -> None:
     shown = readable(value)
-    json_text(shown, "shown")
-    assert len(json.dumps(shown)) <= BYTES_MAX
+    text = json_text(shown, "shown")
+    assert len(text.encode()) <= BYTES_MAX
+    written = readable_json(value)
+    assert (None if shown is None else text) == (written and written.text)
 
 
 @dataclass
