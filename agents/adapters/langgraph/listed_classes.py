@@ -10,17 +10,19 @@ kept.
 
 The list of all messages of a thread is written at each step, and all but the last of them are known. So the bytes of a
 message are kept by its class and its fields, and a list of messages is joined of these: the same bytes as LangGraph's,
-in less time. A message with other members than plain values, or of another class, is written by LangGraph. Most are the
-same objects as in the step before, and simple: they are recognised by the values of their fields.
+in less time. A message with other members than plain values, or of another class, is written by LangGraph. A list that
+begins with the objects of one that was written is continued, if none of them has changed.
 """
 
 from __future__ import annotations
 
 import hashlib
 import marshal
+import operator
 import threading
+from collections import OrderedDict
 from collections.abc import Iterable
-from typing import Any, NamedTuple
+from typing import Any
 
 import ormsgpack
 from langchain_core.messages import AIMessage, HumanMessage, SystemMessage, ToolMessage
@@ -33,32 +35,61 @@ _BLOCKED = ("msgpack_blocked", "msgpack_method_blocked")
 _MSGPACK = "msgpack"
 _KNOWN_MAX = 1 << 15
 _PACKED_BYTES_MAX = 32 << 20
+_LISTS_MAX, _LIST_BYTES_MAX = 8, 4 << 20
 _MESSAGES = frozenset({AIMessage, HumanMessage, SystemMessage, ToolMessage})
+_SIMPLE = frozenset({str, bool, dict, list, type(None)})
 _MARSHAL_VERSION = 2  # without references between values, so equal fields have equal bytes
 _reading = threading.local()
 
 
-class _SimpleMessage(NamedTuple):
-    """A message whose fields are texts or empty, with their values and its bytes."""
+class _KnownList:
+    """A list of messages that was written: its messages, and the bytes of all. simple: those whose fields are texts or
+    empty, with the values of their fields. others: with their fields, as marshal writes them."""
 
-    message: Any
-    values: tuple[Any, ...]
-    packed: bytes
+    def __init__(self) -> None:
+        self.messages: list[Any] = []
+        self.body = b""
+        self._simple: list[Any] = []
+        self._values: list[dict[str, Any]] = []
+        self._others: list[tuple[Any, bytes]] = []
 
-    def is_unchanged(self, message: Any) -> bool:
-        """Whether this is the message, with the same values. Texts are compared by identity first."""
-        is_same = self.message is message and not message.__pydantic_extra__
-        return is_same and self.values == tuple(message.__dict__.values())
+    def is_continued_by(self, messages: list[Any]) -> bool:
+        """Whether a list begins with the same objects, none of which has changed. Texts are compared by identity."""
+        return (
+            len(messages) >= len(self.messages)
+            and all(map(operator.is_, messages, self.messages))
+            and not any(map(_extra_of, self.messages))
+            and [*map(_fields_of, self._simple)] == self._values
+            and all(_marshalled(each) == fields for each, fields in self._others)
+        )
+
+    def add(self, message: Any, fields: bytes) -> None:
+        """Add a message. fields: as marshal writes them."""
+        self.messages.append(message)
+        values = _values_if_simple(message)
+        if values is None:
+            self._others.append((message, fields))
+        else:
+            self._simple.append(message)
+            self._values.append(values)
 
 
-def _values_if_simple(message: Any) -> tuple[Any, ...] | None:
+_fields_of, _extra_of = operator.attrgetter("__dict__"), operator.attrgetter("__pydantic_extra__")
+
+
+def _marshalled(message: Any) -> bytes:
+    """Return the fields of a message. Raises ValueError if they are not plain values."""
+    return marshal.dumps(message.__dict__, _MARSHAL_VERSION)
+
+
+def _values_if_simple(message: Any) -> dict[str, Any] | None:
     """Return the values of a message's fields, if they are texts, None, False, or empty dicts or lists."""
-    values = []
-    for value in message.__dict__.values():
-        if value and type(value) is not str:
+    values = {}
+    for name, value in message.__dict__.items():
+        if type(value) not in _SIMPLE or (value and type(value) is not str):
             return None
-        values.append(type(value)() if type(value) in (dict, list) else value)  # the message's own may be filled later
-    return tuple(values)
+        values[name] = type(value)() if type(value) in (dict, list) else value  # the message's own may be filled later
+    return values
 
 
 def _note(event: SerdeEvent) -> None:
@@ -84,7 +115,7 @@ class ListedClassesSerializer(JsonPlusSerializer):
         self._known: set[tuple[int, bytes]] = set()
         self._packed: dict[tuple[type, bytes], bytes] = {}  # of messages that could be read, by class and fields
         self._packed_bytes = 0
-        self._simple: dict[int, _SimpleMessage] = {}  # by the id of the object
+        self._lists: OrderedDict[int, _KnownList] = OrderedDict()  # by the id of the first message
 
     def dumps_typed(self, obj: Any) -> tuple[str, bytes]:
         """Serialize a value.
@@ -100,35 +131,37 @@ class ListedClassesSerializer(JsonPlusSerializer):
 
     def _packed_list(self, messages: list[Any]) -> bytes | None:
         """Return a list of messages as msgpack; None if LangGraph has to write it."""
-        parts = [_array_header(len(messages))]
-        for message in messages:
-            simple = self._simple.get(id(message))
-            if simple is not None and simple.is_unchanged(message):
-                parts.append(simple.packed)
-                continue
-            if type(message) not in _MESSAGES or message.__pydantic_extra__:
-                return None
-            try:
-                key = type(message), marshal.dumps(message.__dict__, _MARSHAL_VERSION)
-            except ValueError:  # not of plain values
-                return None
-            packed = self._packed.get(key)
-            if packed is None:
-                kind, packed = self._checked(message)
-                if kind != _MSGPACK:
+        first = id(messages[0]) if messages else 0
+        known = self._lists.pop(first, None)
+        try:
+            if known is None or not known.is_continued_by(messages):
+                known = _KnownList()
+            parts = [known.body]
+            for message in messages[len(known.messages) :]:
+                if type(message) not in _MESSAGES or message.__pydantic_extra__:
                     return None
-                self._keep_packed(key, packed)
-            values = _values_if_simple(message)
-            if values is not None:
-                self._simple[id(message)] = _SimpleMessage(message, values, packed)
-            parts.append(packed)
-        return b"".join(parts)
+                fields = _marshalled(message)
+                packed = self._packed.get((type(message), fields))
+                if packed is None:
+                    kind, packed = self._checked(message)
+                    if kind != _MSGPACK:
+                        return None
+                    self._keep_packed((type(message), fields), packed)
+                known.add(message, fields)
+                parts.append(packed)
+        except ValueError:  # not of plain values
+            return None
+        known.body = b"".join(parts)
+        if len(known.body) <= _LIST_BYTES_MAX:
+            self._lists[first] = known
+            if len(self._lists) > _LISTS_MAX:
+                self._lists.popitem(last=False)
+        return _array_header(len(messages)) + known.body
 
     def _keep_packed(self, key: tuple[type, bytes], packed: bytes) -> None:
         self._packed_bytes += len(key[1]) + len(packed)
         if self._packed_bytes > _PACKED_BYTES_MAX:
             self._packed.clear()
-            self._simple.clear()
             self._packed_bytes = len(key[1]) + len(packed)
         self._packed[key] = packed
 
@@ -145,7 +178,7 @@ class ListedClassesSerializer(JsonPlusSerializer):
         """As JsonPlusSerializer. What the new serializer may read differs, so it starts without known objects."""
         clone = super().with_msgpack_allowlist(extra_allowlist)
         if clone is not self and isinstance(clone, ListedClassesSerializer):
-            clone._known, clone._packed, clone._packed_bytes, clone._simple = set(), {}, 0, {}
+            clone._known, clone._packed, clone._packed_bytes, clone._lists = set(), {}, 0, OrderedDict()
         return clone
 
     def _check(self, data: bytes) -> None:

@@ -6,10 +6,10 @@ import dataclasses
 import datetime as dt
 import enum
 import math
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Hashable, Mapping, Sequence, Set
 from functools import lru_cache
 from itertools import islice
-from typing import Any
+from typing import Any, cast
 
 from refold.agents.journal.record import Plain
 from refold.avro.canonical import JsonText, json_text
@@ -55,7 +55,7 @@ def _shown(value: Any, depth: int, items: int) -> Plain:
         return _text(value)
     if value is None or isinstance(value, bool):
         return value
-    if depth and _model_fields(type(value)) is not None:  # messages, of which each step shows several
+    if depth and _model_fields(cast(Hashable, type(value))) is not None:  # messages, of which each step shows several
         return _members(_fields_of(value) or {}, depth, items)
     if isinstance(value, enum.Enum):
         return _shown(value.value, depth, items)
@@ -87,7 +87,7 @@ def _fields_of(value: Any) -> Mapping[str, Any] | None:
     """
     if isinstance(value, type):
         return None
-    wanted = _model_fields(type(value))
+    wanted = _model_fields(cast(Hashable, type(value)))
     if wanted is not None:
         if wanted is not _MESSAGE_FIELDS:
             return {name: getattr(value, name, None) for name in wanted}
@@ -102,10 +102,14 @@ def _fields_of(value: Any) -> Mapping[str, Any] | None:
 
 
 @lru_cache(maxsize=256)
-def _model_fields(kind: type) -> tuple[str, ...] | None:
+def _model_fields(kind: Hashable) -> tuple[str, ...] | None:
     """Return the names of the fields to show of a pydantic model; None for any other class."""
     names = getattr(kind, "model_fields", None)
-    if not isinstance(names, Mapping) or issubclass(kind, (enum.Enum, int, float, str, Mapping, Sequence, Set)):
+    if (
+        not isinstance(kind, type)
+        or not isinstance(names, Mapping)
+        or issubclass(kind, (enum.Enum, int, float, str, Mapping, Sequence, Set))
+    ):
         return None
     return _MESSAGE_FIELDS if {"type", "content", "additional_kwargs"} <= names.keys() else tuple(names)
 

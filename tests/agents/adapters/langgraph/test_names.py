@@ -174,6 +174,34 @@ def test_lists_of_messages_are_written_as_langgraph_does() -> None:
         ListedClassesSerializer().dumps_typed([AIMessage("x"), Own(content="own")])
 
 
+def test_list_is_continued_only_while_its_messages_are_unchanged() -> None:
+    call: Any = {"name": "look", "args": {"n": 1}, "id": "c1"}
+    first, second, third = HumanMessage("What?"), AIMessage("", tool_calls=[call]), HumanMessage("And?")
+    serializer, plain = ListedClassesSerializer(), JsonPlusSerializer()
+
+    def check(*messages: Any) -> None:
+        assert serializer.dumps_typed([*messages]) == plain.dumps_typed([*messages])
+
+    check(first)
+    check(first, second)
+    check(first, second, third)
+    check(first, third)  # another branch
+    check(first, third, second)
+    second.tool_calls[0]["args"]["n"] = 2
+    check(first, third, second)
+    first.content = "Who?"
+    check(first, third, second)
+    third.additional_kwargs["a"] = "b"
+    check(first, third, second, third)
+    first.__dict__["__own"] = 1
+    check(first, third, second, third)
+    del first.__dict__["__own"]
+    check(first, third, second, third)
+    assert first.__pydantic_extra__ is not None
+    first.__pydantic_extra__["own"] = "an extra member"
+    check(first, third, second, third)
+
+
 def test_packed_messages_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(listed_classes, "_PACKED_BYTES_MAX", 5_000)
     serializer, messages = ListedClassesSerializer(), [AIMessage("long " * 100, id=f"{number}") for number in range(20)]
