@@ -182,7 +182,7 @@ class ItemReader:
         except InputError as error:  # the log's store lost the content, or it has expired
             raise type(error)(f"{entity.name}: {error}") from error
         try:
-            value = json.loads(text)
+            value = json.loads(text, parse_int=_whole)
         except ValueError:  # another program put a content that is no JSON
             return None
         updated_at = fields.get("updated_at", last_observed_at(entity))
@@ -193,6 +193,12 @@ class ItemReader:
         """Return an item's fields, empty if it has no observation. An item with a value exists."""
         tree = state_tree(self._folds.of(ITEM_TYPE).fold, entity)["fields"] if entity.version else {}
         return cast(Mapping[str, Any], tree)
+
+
+def _whole(digits: str) -> int | float:
+    """Return the number: an integer of more than 64 bits was a float, for canonical JSON writes it without a point."""
+    number = int(digits)
+    return number if -(1 << 63) <= number < 1 << 64 else float(digits)
 
 
 def _seen(port: LogPort, record: Record) -> Seen:

@@ -23,10 +23,8 @@ _roots = count()
 LABELS = st.sampled_from(["a", "b", "a#b", "ü%"])
 NAMESPACES = st.lists(LABELS, max_size=2).map(tuple)
 KEYS = st.sampled_from(["", "a", "b", "#", "tab\there"])
-# Whole floats from 2**64 to 1e21 come back as other integers: a defect of the stored form, not mended yet.
-FLOATS = st.floats(-(2.0**63), 2.0**63)
 JSON = st.recursive(
-    st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | FLOATS
+    st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.floats(allow_nan=False, allow_infinity=False)
     | st.text(st.characters(exclude_categories=["Cs"]), max_size=6),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text("ab", max_size=2), inner, max_size=3),
     max_leaves=6,
@@ -110,6 +108,15 @@ def test_answers_match_langgraphs_own_store(
             value=item.value, key=item.key, namespace=item.namespace, created_at=item.created_at,
             updated_at=item.updated_at,
         )  # fmt: skip
+
+
+@pytest.mark.parametrize("number", [2.0**53, 2.0**63, 2.0**64, -(2.0**64), 3e20, 1e21, 2**64 - 1, -(2**63)])
+def test_whole_numbers_of_any_size_come_back_equal(handles: list[RefoldStore], number: float) -> None:
+    handles[0].put(("numbers",), "n", {"x": number})
+    item = handles[1].get(("numbers",), "n")
+    assert item is not None
+    assert item.value == {"x": number}
+    assert handles[1].search(("numbers",), filter={"x": {"$eq": number}})
 
 
 def test_stored_state_matches_a_full_replay_after_the_examples(handles: list[RefoldStore]) -> None:
