@@ -210,6 +210,10 @@ fn link_of(given: &Bound<PyAny>) -> Option<GivenLink> {
     ))
 }
 
+fn linked((relation, target, from, to): &GivenLink) -> Link<'_> {
+    Link { relation, target, validity: Validity { from: *from, to: *to } }
+}
+
 /// Returns the framed bytes and the id of an assert or a link that Python has checked; None if Python must write it.
 pub fn encode(layout: &Layout, given: &GivenObservation) -> PyResult<Option<(Vec<u8>, [u8; 32])>> {
     let (entity, observed_at, kind, priority, source, causes, patch, cleared, retracts, link, subject) = given;
@@ -218,11 +222,7 @@ pub fn encode(layout: &Layout, given: &GivenObservation) -> PyResult<Option<(Vec
     if !cleared.is_empty() || !retracts.is_empty() || given_link.is_some() == (kind == observation::Kind::Assert) {
         return Ok(None);
     }
-    let link = given_link.as_ref().map(|(relation, target, from, to)| Link {
-        relation,
-        target,
-        validity: Validity { from: *from, to: *to },
-    });
+    let link = given_link.as_ref().map(linked);
     let mut parts = Vec::new();
     let Some(patch) = patch_of(layout, patch, &mut parts)? else { return Ok(None) };
     let (agent, run, step, tool, seq) = source;
@@ -269,11 +269,7 @@ pub fn encode_new(layout: &Layout, given: &NewObservation) -> PyResult<Option<(V
         patch,
         cleared: Vec::new(),
         retracts: Vec::new(),
-        link: given_link.as_ref().map(|(relation, target, from, to)| Link {
-            relation,
-            target,
-            validity: Validity { from: *from, to: *to },
-        }),
+        link: given_link.as_ref().map(linked),
         subject: "",
     };
     if link.is_some() != given_link.is_some() {

@@ -246,7 +246,7 @@ impl RecordChecker {
 #[pyfunction]
 fn change_heads<'py>(py: Python<'py>, changes: Vec<PyBackedBytes>) -> PyResult<Bound<'py, PyList>> {
     let heads = changes.iter().map(|data| {
-        let head = check::ChangeHead::read(data)?;
+        let head = unless_panicked(|| check::ChangeHead::read(data))?;
         Some((head.entity, PyBytes::new(py, head.fingerprint), head.from_version, head.to_version, head.through))
     });
     PyList::new(py, heads.collect::<Vec<_>>())
