@@ -16,10 +16,28 @@ import pytest
 import refold
 from refold_tests.command import environment, refold_command, started
 from refold_tests.forked import Forked
+from refold_tests.waiting import await_true
 
 pytestmark = pytest.mark.outside
 
 KILLED_AFTER_S = (0.3, 2.0)  # a start takes 0.3 s; each round continues with what the killed one made durable
+
+
+WAITING = """
+import pathlib, time
+from refold.streams.exchange import intake
+
+flush = intake.Intake.flush
+
+def flush_and_wait(self):
+    flush(self)
+    pathlib.Path("reached").touch()
+    time.sleep(600)
+
+intake.WINDOW = 1000
+intake.Intake.flush = flush_and_wait
+"""
+"""An import waits once a part of it is durable: then it is stopped in the middle, however fast it is."""
 
 
 @pytest.fixture(scope="module")
@@ -34,8 +52,11 @@ def exported(tau_bench_file: Path, tmp_path_factory: pytest.TempPathFactory) -> 
     return folder / "x.jsonl", refold_command("rebuild", "--json", log=url).json["root"], count
 
 
-def importing(source: Path, url: str) -> Forked:
-    return started("import", source, env=environment(url), stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+def importing(source: Path, url: str, before: str = "") -> Forked:
+    return started(
+        "import", source, env=environment(url), cwd=source.parent, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        before=before,
+    )  # fmt: skip
 
 
 @pytest.mark.faults
@@ -74,15 +95,12 @@ def test_stopped_import_reports_its_progress(
     exported: tuple[Path, str, int], tmp_path: Path, number: signal.Signals, status: int
 ) -> None:
     source, root, count = exported
-    # The same lines, repeated many times: the second pass is long, and all repeats are already known.
+    # The same lines, repeated: all repeats are already known.
     long = tmp_path / "long.jsonl"
     long.write_bytes(source.read_bytes() * 10)
-    url = f"file:{tmp_path / 'log'}"
-    with importing(long, url) as process:
-        while not (tmp_path / "log" / "FORMAT").exists():
-            assert process.poll() is None
-            time.sleep(0.01)
-        time.sleep(0.3)
+    url, reached = f"file:{tmp_path / 'log'}", tmp_path / "reached"
+    with importing(long, url, before=WAITING) as process:
+        await_true(reached.exists)
         process.send_signal(number)
         out, err = process.communicate(timeout=60)
     assert (process.returncode, out) == (status, "")
