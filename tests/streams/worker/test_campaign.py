@@ -25,7 +25,7 @@ from urllib.error import URLError
 from urllib.request import urlopen
 
 import pytest
-from confluent_kafka import KafkaError, Message, Producer
+from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from refold.streams.log.kafka.log import KafkaLog
 from refold.streams.worker.data_folder import FULL_BYTES
@@ -77,11 +77,17 @@ class Stranger:
         def delivered(error: KafkaError | None, message: Message) -> None:
             if error is None:
                 self.written[topic] = self.written.get(topic, 0) + 1
-                return
-            assert error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED, error
-            self.denied.add(topic)
+            else:
+                self._note_denied(topic, error)
 
-        self._producer.produce(topic, value, key, partition, headers=headers, on_delivery=delivered)
+        try:
+            self._producer.produce(topic, value, key, partition, headers=headers, on_delivery=delivered)
+        except KafkaException as failed:  # the client knows of the denial from an earlier record
+            self._note_denied(topic, failed.args[0])
+
+    def _note_denied(self, topic: str, error: KafkaError) -> None:
+        assert error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED, error
+        self.denied.add(topic)
 
 
 class Seen(NamedTuple):
