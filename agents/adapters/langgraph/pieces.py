@@ -95,11 +95,14 @@ def merged(body: bytes, pieces: Sequence[Piece]) -> list[Piece]:
     """
     found = list(pieces)
     for size_class in range(len(_CLASS_BYTES)):
+        classes = [bisect_right(_CLASS_BYTES, piece.size) for piece in found]
+        if classes.count(size_class) < FAN_OUT:
+            continue
         kept: list[Piece] = []
         row: list[Piece] = []
         at = 0  # where the row begins
-        for piece in found:
-            if _class_of(piece.size) == size_class:
+        for piece, its_class in zip(found, classes, strict=True):
+            if its_class == size_class:
                 row.append(piece)
                 if len(row) == FAN_OUT:
                     size = sum(each.size for each in row)
@@ -111,10 +114,6 @@ def merged(body: bytes, pieces: Sequence[Piece]) -> list[Piece]:
             row = []
         found = [*kept, *row]
     return found
-
-
-def _class_of(size: int) -> int:
-    return bisect_right(_CLASS_BYTES, size)
 
 
 def _new_pieces(data: bytes) -> list[Piece]:
