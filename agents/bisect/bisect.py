@@ -99,8 +99,8 @@ class _Search:
     def run(self, good: Commit, bad: Commit) -> BisectionReport:
         if good.id == bad.id or not self._repository.is_ancestor(good.id, bad.id):
             raise InputError(f"{good.id[:12]} is not an ancestor of {bad.id[:12]}: --good names a commit before --bad")
-        finding = self._ended(bad, "parted", "--bad", "does what was recorded")
-        self._ended(good, "same", "--good", "parts from the recording already")
+        finding = self._check_end(bad, "parted", "--bad", "does what was recorded")
+        self._check_end(good, "same", "--good", "parts from the recording already")
         goods, unusable = [good.id], set[str]()
         while True:
             left = self._repository.halving(bad.id, goods)
@@ -109,7 +109,7 @@ class _Search:
                 suspects = [bad, *(self._repository.commit(each) for each in left if each != bad.id)]
                 return BisectionReport(tuple(suspects), finding, tuple(self._found.items()))
             commit = self._repository.commit(following)
-            found = self._probed(commit)
+            found = self._probe_commit(commit)
             if found.status == "parted":
                 bad, finding = commit, found
             elif found.status == "same":
@@ -117,15 +117,15 @@ class _Search:
             else:
                 unusable.add(commit.id)
 
-    def _ended(self, commit: Commit, status: str, option: str, otherwise: str) -> BisectResult:
-        found = self._probed(commit)
+    def _check_end(self, commit: Commit, status: str, option: str, otherwise: str) -> BisectResult:
+        found = self._probe_commit(commit)
         if found.status == status:
             return found
         said = " ".join(found.lines[:SAID_LINES_MAX])
         what = f"cannot be replayed: {said}" if found.status == "unusable" else f"{otherwise}. {said}".rstrip(". ")
         raise InputError(f"{option} {commit.id[:12]} ({commit.subject}) {what}; name another commit")
 
-    def _probed(self, commit: Commit) -> BisectResult:
+    def _probe_commit(self, commit: Commit) -> BisectResult:
         with (
             TemporaryFolder(FOLDER) as folder,
             self._repository.checked_out(commit.id) as at,

@@ -59,24 +59,24 @@ def probe(recording: Recording, entry: str, folder: Path, redactor: str = "", *,
         The result. Errors of the commit's code are part of it; they are not raised.
     """
     try:
-        agent = _found(entry, folder, "agent")
-        redact = for_run(_found(redactor, folder, "redactor"), _redaction_key) if redactor else None
+        agent = _load_agent(entry, folder, "agent")
+        redact = for_run(_load_agent(redactor, folder, "redactor"), _redaction_key) if redactor else None
     except Exception as error:  # a half-finished commit may raise anything when it is imported
         return BisectResult(status="unusable", lines=(f"{type(error).__name__}: {error}",))
     try:
         done = replayed(agent, recording, redact=redact, confined_to=confined_to)
     except Departure as departure:
-        return _departed(recording, departure)
+        return _departure_result(recording, departure)
     if done.is_same:
         return BisectResult(status="same")
     found = compare(recording, done.now, exact=True)
     if found is None:
         lines = str(done.parting).splitlines() if done.parting is not None else map(str, done.escapes)
         return BisectResult(status="parted", lines=tuple(lines))
-    return _parted(found)
+    return _divergence_result(found)
 
 
-def _departed(recording: Recording, departure: Departure) -> BisectResult:
+def _departure_result(recording: Recording, departure: Departure) -> BisectResult:
     """Return the result for code that made an unrecorded request or a forbidden operation.
 
     The code may have differed from the recording before that; then that earlier difference is the result.
@@ -87,9 +87,9 @@ def _departed(recording: Recording, departure: Departure) -> BisectResult:
         found = compare(recording, msgspec.structs.replace(departure.so_far, steps=steps), exact=True)
         is_before = last is not None and found is not None and found.step is not None and found.step < last.number
         if found is not None and is_before:
-            return _parted(found)
+            return _divergence_result(found)
         if found is not None and isinstance(departure, Unrecorded):  # the end of the step is not known
-            return _parted(_first_alone(found))
+            return _divergence_result(_first_alone(found))
     step = None if last is None else last.number
     return BisectResult(status="parted", lines=tuple(str(departure).splitlines()), step=step)
 
@@ -100,13 +100,13 @@ def _first_alone(found: Divergence) -> Divergence:
     return msgspec.structs.replace(found, also=(), later=(), within=within)
 
 
-def _parted(found: Divergence) -> BisectResult:
+def _divergence_result(found: Divergence) -> BisectResult:
     return BisectResult(
         status="parted", lines=tuple(describe(found, is_short=True)), step=found.step, divergence=divergence_json(found)
     )
 
 
-def _found(entry: str, folder: Path, what: str) -> Agent:
+def _load_agent(entry: str, folder: Path, what: str) -> Agent:
     sources = folder / "src"
     if sources.is_dir():
         sys.path.insert(0, str(sources))

@@ -89,7 +89,7 @@ def provider_settings(command: Sequence[str], environment: Mapping[str, str], fo
                 found |= {name: value for name, value in set_there.items() if isinstance(value, str)}
         return ProviderSettings(variables=found)
     own = Path(environment.get("CODEX_HOME") or home / ".codex")
-    return _of_codex(_read(own / "config.toml"), _read(own / "auth.json"))
+    return _codex_settings(_read(own / "config.toml"), _read(own / "auth.json"))
 
 
 def claude_switches(arguments: Sequence[str], own: ProviderSettings, variables: Mapping[str, str]) -> list[str]:
@@ -125,7 +125,7 @@ def codex_switches(own: ProviderSettings, url: str, *, has_key: bool) -> list[st
     return [part for each in (*settings, "features.enable_request_compression=false") for part in ("-c", each)]
 
 
-def _of_codex(config: Mapping[str, Any], login: Mapping[str, Any]) -> ProviderSettings:
+def _codex_settings(config: Mapping[str, Any], login: Mapping[str, Any]) -> ProviderSettings:
     has_login = bool(login.get("tokens") or login.get("OPENAI_API_KEY"))
     provider = config.get("model_provider")
     if isinstance(provider, str) and provider != _DEFAULT_PROVIDER:

@@ -63,7 +63,7 @@ def json_exchange(request: Plain, answer: Plain) -> tuple[Mapping[str, Any], Map
 
 def reported_tokens(answered: Mapping[str, Any]) -> tuple[int | None, int | None]:
     """Return the tokens that a model read and wrote, as it reports them; None if it does not."""
-    return _counted(answered, _INPUT), _counted(answered, _OUTPUT)
+    return _first_count(answered, _INPUT), _first_count(answered, _OUTPUT)
 
 
 def body_of(answer: Mapping[str, Any]) -> bytes:
@@ -91,7 +91,7 @@ def _are_both(before: Mapping[str, Any], now: Mapping[str, Any], key: str) -> bo
 
 
 def _events(answer: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    whole = _decoded(body_of(answer))
+    whole = _decode_json(body_of(answer))
     if isinstance(whole, list):  # Gemini's streams are one list, unless events are requested
         yield from (each for each in whole if isinstance(each, dict))
         return
@@ -100,7 +100,7 @@ def _events(answer: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
             yield event
 
 
-def _counted(answered: Mapping[str, Any], names: tuple[tuple[str, str], ...]) -> int | None:
+def _first_count(answered: Mapping[str, Any], names: tuple[tuple[str, str], ...]) -> int | None:
     for holder, name in names:
         within = answered.get(holder) if holder else answered
         value = within.get(name) if isinstance(within, dict) else None
@@ -110,11 +110,11 @@ def _counted(answered: Mapping[str, Any], names: tuple[tuple[str, str], ...]) ->
 
 
 def _json(data: bytes) -> dict[str, Any]:
-    found = _decoded(data)
+    found = _decode_json(data)
     return found if isinstance(found, dict) else {}
 
 
-def _decoded(data: bytes) -> Any:
+def _decode_json(data: bytes) -> Any:
     try:
         return msgspec.json.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):

@@ -182,7 +182,7 @@ class CapturedSession:
         """
         turn, reply = None, None
         self._state, self._taken_up_at, self.has_twin = recording.state, now, True
-        self._part(recording, 0)
+        self._apply_fork(recording, 0)
         for step in recording.steps:
             calls = [call for call in step.calls if call.asked.kind == "model"]
             self.stored |= {call.started_at for call in calls}
@@ -196,7 +196,7 @@ class CapturedSession:
             if step.is_committed or step.outcome == "unknown":
                 self._take_over(recording, step)
                 continue
-            self._reopened(step, turn, reply)
+            self._reopen_step(step, turn, reply)
         if turn is None:
             return None
         self.reply, self._family, self._messages = reply, turn.family, len(turn.messages)
@@ -205,7 +205,7 @@ class CapturedSession:
     def forked(self, recording: Recording, forked: ForkedTurn) -> None:
         """Begin as a fork. recording: the fork's own head, with the parent's steps up to the fork."""
         self._state = recording.state
-        self._part(recording, 0)
+        self._apply_fork(recording, 0)
         for step in recording.steps:
             self._number = step.number
             self._take_over(recording, step)
@@ -217,15 +217,15 @@ class CapturedSession:
         """Add a recorded step, and the changes of a fork after it."""
         self._state = applied(self._state, step.delta)
         self.sink.taken(step, self._state)
-        self._part(recording, step.number)
+        self._apply_fork(recording, step.number)
 
-    def _part(self, recording: Recording, number: int) -> None:
+    def _apply_fork(self, recording: Recording, number: int) -> None:
         for fork in recording.parted:
             if fork.at == number:
                 self._state = applied(self._state, fork.changes)
                 self.sink.forked(fork.patch, self._state)
 
-    def _reopened(self, step: Step, turn: ModelTurn | None, reply: ModelReply | None) -> None:
+    def _reopen_step(self, step: Step, turn: ModelTurn | None, reply: ModelReply | None) -> None:
         began = step.attempts[-1].started_at or self._last_at
         attempt = PendingAttempt(1, began, ended_at=self._last_at)
         for call in step.calls:
@@ -331,12 +331,12 @@ def _failure_of(exchange: SpooledExchange) -> Failure | None:
     if status >= 400:
         return Failure(exception=f"HTTP {status}", message=f"{exchange.name} was answered with status {status}")
     if end == "whole":
-        return _refused_of(exchange.answer)
+        return _event_failure(exchange.answer)
     error = exchange.answer.get("error") or {"class": "AgentLeft", "message": "the agent read no further"}
     return Failure(exception=error["class"], message=error["message"])
 
 
-def _refused_of(answer: Plain) -> Failure | None:
+def _event_failure(answer: Plain) -> Failure | None:
     """Return the failure in an event of a WebSocket that reports what elsewhere an error's status reports."""
     if not is_of_messages(answer) or not answer["chunks"] or not isinstance(answer["chunks"][-1][1], str):
         return None

@@ -85,13 +85,13 @@ def without_credentials(data: bytes, known: Iterable[bytes] = (), content_type: 
         content_type: The type of the body.
     """
     if content_type.startswith(_FORM):
-        return _replaced(_FIELD.sub(_field, data), known)
+        return _replace_secrets(_FIELD.sub(_field, data), known)
     if content_type.startswith(_MULTIPART):
         data = _PART.sub(_part, data)
-    return _replaced(_without_named(data), known)
+    return _replace_secrets(_hide_named_values(data), known)
 
 
-def _replaced(data: bytes, known: Iterable[bytes]) -> bytes:
+def _replace_secrets(data: bytes, known: Iterable[bytes]) -> bytes:
     for secret in known:
         if secret in data:
             data = data.replace(secret, _HIDDEN)
@@ -108,7 +108,7 @@ def _part(found: re.Match[bytes]) -> bytes:
     return found[1] + _HIDDEN if _NAMES.is_secret(name) else found[0]
 
 
-def _without_named(data: bytes) -> bytes:
+def _hide_named_values(data: bytes) -> bytes:
     made: list[bytes] = []
     written = at = 0
     begin = at  # of the search; the backslashes of a quote are not before `at`

@@ -67,11 +67,11 @@ class Decoder:
         """
         self._taken += len(data)
         for index, (name, layer) in enumerate(self._layers):
-            data = self._through(index, name, layer, data)
+            data = self._feed_layer(index, name, layer, data)
         self.produced += len(data)
         return data
 
-    def _through(self, index: int, name: str, layer: Layer, data: bytes) -> bytes:
+    def _feed_layer(self, index: int, name: str, layer: Layer, data: bytes) -> bytes:
         found: list[bytes] = []
         for begin in range(0, len(data), _PIECE_BYTES):
             try:

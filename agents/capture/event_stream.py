@@ -67,7 +67,7 @@ def frame_kept(data: bytes) -> dict[str, Plain] | None:
         length, headers_length, _ = _PRELUDE.unpack_from(data)
         headers = _headers(data[_PRELUDE.size : _PRELUDE.size + headers_length])
         payload = data[_PRELUDE.size + headers_length : -_CRC.size].decode()
-        found: dict[str, Plain] = {"headers": headers, "payload": _payload_kept(payload)}
+        found: dict[str, Plain] = {"headers": headers, "payload": _payload_json(payload)}
         return found if length == len(data) and frame_bytes(found) == data else None
     except (struct.error, ValueError, IndexError):
         return None
@@ -132,7 +132,7 @@ def _headers(data: bytes) -> Plain:
     return found
 
 
-def _payload_kept(payload: str) -> Plain:
+def _payload_json(payload: str) -> Plain:
     found = _BYTES.search(payload)
     if found is None:
         return payload

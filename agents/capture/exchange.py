@@ -211,7 +211,7 @@ class Response:
             chunks = [(chunks[0][0], b"".join(data for _, data in chunks))]
         bodies: Plain
         if self._has_frames:
-            bodies = _framed(chunks)
+            bodies = _chunks_with_frames(chunks)
         else:
             bodies = [[at_ms, _base64(data) if number in self._binary else kept(data)]
                       for number, (at_ms, data) in enumerate(chunks)]  # fmt: skip
@@ -236,7 +236,7 @@ def _base64(data: bytes) -> Plain:
     return {"base64": base64.b64encode(data).decode()}
 
 
-def _framed(chunks: Iterable[tuple[int, bytes]]) -> list[Plain]:
+def _chunks_with_frames(chunks: Iterable[tuple[int, bytes]]) -> list[Plain]:
     """Return the chunks of an event stream, each with the frames that it completes."""
     cutting = Frames()
     pieces = [(at_ms, cutting.feed(data)) for at_ms, data in chunks]

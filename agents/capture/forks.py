@@ -52,7 +52,7 @@ class Parents:
 
     def goes_on(self, turn: ModelTurn) -> ForkedTurn | None:
         """Return the last recorded turn that a conversation continues; None if it continues none."""
-        found = [each for each in self._turns if _goes_on(turn, each)]
+        found = [each for each in self._turns if _continues(turn, each)]
         return max(found, key=lambda each: len(each.turn.chain) if each.turn is not None else 0, default=None)
 
 
@@ -112,7 +112,7 @@ def _turn_in(step: Step) -> tuple[ModelTurn, ModelReply | None] | None:
     return None if turn is None or call is None else (turn, reply_of(turn.family, call.answer))
 
 
-def _goes_on(turn: ModelTurn, recorded: ForkedTurn) -> bool:
+def _continues(turn: ModelTurn, recorded: ForkedTurn) -> bool:
     """Tell whether a conversation begins with a recorded turn and its reply."""
     assert recorded.turn is not None
     if turn.follows:

@@ -68,14 +68,14 @@ def recorded_client(run: Exchanges, client: T, monotonic_s: Callable[[], float],
         InputError: It holds no httpx client.
     """
     if _module_of(client) is not None:
-        return _recording(run, client, monotonic_s, volatile)
+        return _recording_client(run, client, monotonic_s, volatile)
     place = next((name for name, each in _attributes(client) if _module_of(each) is not None), None)
     if place is None:
         raise InputError(
             f"{type(client).__qualname__} is not a client that uses httpx: pass its calls through "
             "run.model(client.method, ...)"
         )
-    inner = _recording(run, getattr(client, place), monotonic_s, volatile)
+    inner = _recording_client(run, getattr(client, place), monotonic_s, volatile)
     again = getattr(client, "copy", None)
     if callable(again):
         try:
@@ -103,7 +103,7 @@ def _module_of(client: object) -> ModuleType | None:
     return None
 
 
-def _recording(run: Exchanges, client: T, monotonic_s: Callable[[], float], volatile: Volatile) -> T:
+def _recording_client(run: Exchanges, client: T, monotonic_s: Callable[[], float], volatile: Volatile) -> T:
     module = _module_of(client)
     assert module is not None
     is_async = isinstance(client, module.AsyncClient)
@@ -134,7 +134,7 @@ class _Transport:
         self._monotonic_s = monotonic_s
         self._volatile = volatile
 
-    def _opened(self, request: Any, body: bytes) -> tuple[OpenCall, Any]:
+    def _open_call(self, request: Any, body: bytes) -> tuple[OpenCall, Any]:
         """Return the call, and the request to be sent."""
         url, content_type = str(request.url), request.headers.get("content-type", "")
         name = name_of(request.method, url)
@@ -142,14 +142,14 @@ class _Transport:
         if changed and content_type.startswith("application/json"):
             body = msgspec.json.encode({**msgspec.json.decode(body), **changed})
             headers = [(key, value) for key, value in request.headers.multi_items() if key.lower() != "content-length"]
-            request = self._sent(request, body, headers)
+            request = self._build_request(request, body, headers)
         asking = self._volatile.asking(request_of(request.method, url, content_type, body))
         call = self._run.opened("model", name, asking)
         if not call.is_recorded and is_for_proxy(url, os.environ):
-            request = self._sent(request, body, [*request.headers.multi_items(), (STEP_HEADER, call.step)])
+            request = self._build_request(request, body, [*request.headers.multi_items(), (STEP_HEADER, call.step)])
         return call, request
 
-    def _sent(self, request: Any, body: bytes, headers: list[tuple[str, str]]) -> Any:
+    def _build_request(self, request: Any, body: bytes, headers: list[tuple[str, str]]) -> Any:
         return self._module.Request(
             request.method, request.url, headers=headers, content=body, extensions=request.extensions
         )
@@ -198,9 +198,9 @@ class Transport(_Transport):
 
     def handle_request(self, request: Any) -> Any:
         """As httpx's transports."""
-        call, request = self._opened(request, request.read())
+        call, request = self._open_call(request, request.read())
         if call.is_recorded:
-            return self._again(call)
+            return self._replayed_response(call)
         try:
             found = self._inner.handle_request(request)
         except BaseException as error:
@@ -225,7 +225,7 @@ class Transport(_Transport):
 
         return self._module.Response(**head, stream=_stream(self._module, pieces, close))
 
-    def _again(self, call: OpenCall) -> Any:
+    def _replayed_response(self, call: OpenCall) -> Any:
         answer = call.recorded
 
         def pieces() -> Iterator[bytes]:
@@ -252,10 +252,10 @@ class AsyncTransport(_Transport):
 
     async def handle_async_request(self, request: Any) -> Any:
         """As httpx's transports."""
-        call, request = self._opened(request, await request.aread())
+        call, request = self._open_call(request, await request.aread())
         if call.is_recorded:
             await call.wait_as_then()
-            return self._again(call)
+            return self._replayed_response(call)
         try:
             found = await self._inner.handle_async_request(request)
         except BaseException as error:
@@ -281,7 +281,7 @@ class AsyncTransport(_Transport):
 
         return self._module.Response(**head, stream=_async_stream(self._module, pieces, close))
 
-    def _again(self, call: OpenCall) -> Any:
+    def _replayed_response(self, call: OpenCall) -> Any:
         answer = call.recorded
 
         async def pieces() -> AsyncIterator[bytes]:

@@ -52,7 +52,7 @@ class McpRuns(Sessions):
 
     def _recover(self, spools: frozenset[str]) -> None:
         self._by_spool: dict[str, McpRun] = {}
-        for recording, captured, spool in self._unfinished(spools):
+        for recording, captured, spool in self._unfinished_runs(spools):
             run = self._by_spool[spool] = McpRun(captured, recording.agent)
             for step in recording.steps:
                 if step.is_committed:
@@ -77,7 +77,7 @@ class McpRun:
     def take(self, exchange: SpooledExchange) -> None:
         """Record one request as a step."""
         request: Any = exchange.request
-        answer, failure = _said(exchange)
+        answer, failure = _result_of(exchange)
         self.number += 1
         ended_at = exchange.at + round(exchange.duration_ms * 1000)
         made = PendingCall(
@@ -120,7 +120,7 @@ class McpRun:
         self._captured.observe(f"step/{step}", {"calls": listed}, self.number, ended_at)
 
 
-def _said(exchange: SpooledExchange) -> tuple[Plain, Failure | None]:
+def _result_of(exchange: SpooledExchange) -> tuple[Plain, Failure | None]:
     """Return the answer, and its failure if any: no answer, an error of the protocol, or the tool's own error."""
     if exchange.failure is not None:
         return None, Failure(exception=exchange.failure.name, message=exchange.failure.message)

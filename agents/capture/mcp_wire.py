@@ -71,7 +71,7 @@ class Pending(NamedTuple):
     number: int
 
 
-class _Asked(NamedTuple):
+class _OpenRequest(NamedTuple):
     spooling: SpoolWriter | None
     began_s: float
     method: str
@@ -86,7 +86,7 @@ class McpWire:
         self._now_micros = now_micros
         self._turn = threading.Lock()
         self._sent, self._said = MessageLines(), MessageLines()
-        self._asked: dict[tuple[str, str], _Asked] = {}
+        self._asked: dict[tuple[str, str], _OpenRequest] = {}
         self._count = 0
         self._effects: dict[str, Effect] = {}
 
@@ -134,7 +134,7 @@ class McpWire:
                 self._lose(asked, why)
             self._asked.clear()
 
-    def _lose(self, asked: _Asked, why: Broken) -> None:
+    def _lose(self, asked: _OpenRequest, why: Broken) -> None:
         if asked.spooling is not None:
             asked.spooling.end("none", _since_ms(asked.began_s), why)
 
@@ -153,7 +153,7 @@ class McpWire:
         before = self._asked.pop((channel, pending.id), None)
         if before is not None:
             self._lose(before, Broken("IdReused", "the client used the id of the request again before the answer came"))
-        self._asked[channel, pending.id] = _Asked(spooling, time.monotonic(), method, self._count)
+        self._asked[channel, pending.id] = _OpenRequest(spooling, time.monotonic(), method, self._count)
         return pending
 
     def _answer(self, message: dict[str, Any], channel: str) -> None:

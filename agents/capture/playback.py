@@ -132,12 +132,12 @@ class RecordedUpstream:
             return refused, b"", ""
         ask_for_body(request)
         body = await request.content.read()
-        asked = self._asked(request, body)
-        found = self._found(asked)
+        asked = self._read_request(request, body)
+        found = self._find_exchange(asked)
         if found is None:
-            return None, body, self._why(asked)
+            return None, body, self._describe_mismatch(asked)
         self.served += 1
-        return await self._answered(request, found.call), body, ""
+        return await self._send_answer(request, found.call), body, ""
 
     def malformed(self, why: str) -> web.Response:
         """As CaptureHandler."""
@@ -156,39 +156,39 @@ class RecordedUpstream:
         offered = request.headers.get("Sec-WebSocket-Protocol", "").split(",")
         agent = web.WebSocketResponse(compress=False, max_msg_size=0, protocols=[each.strip() for each in offered])
         await agent.prepare(request)
-        await self._unasked(request, agent, 0)
+        await self._send_unprompted(request, agent, 0)
         async for message in agent:
             data = message.data.encode() if isinstance(message.data, str) else bytes(message.data)
-            asked = self._as_recorded(request, WEBSOCKET, WEBSOCKET_TYPE, data)
-            found = self._found(asked)
+            asked = self._recorded_form(request, WEBSOCKET, WEBSOCKET_TYPE, data)
+            found = self._find_exchange(asked)
             if found is None:
                 self.unrecorded += 1
-                why = self._why(asked)
+                why = self._describe_mismatch(asked)
                 self._say(why)
                 error = {"type": "refold_proxy", "code": "not_recorded", "message": f"refold: {why}"}
                 await agent.send_json({"type": "error", "status": 400, "error": error})
                 continue
             self.served += 1
-            await self._sent(request, agent, found.call)
-            await self._unasked(request, agent, found.call.started_at)
+            await self._send_recorded(request, agent, found.call)
+            await self._send_unprompted(request, agent, found.call.started_at)
         return agent
 
-    async def _unasked(self, request: web.BaseRequest, agent: web.WebSocketResponse, after: int) -> None:
+    async def _send_unprompted(self, request: web.BaseRequest, agent: web.WebSocketResponse, after: int) -> None:
         """Send what the provider sent unprompted, after an exchange and before the agent's next message."""
-        asked = self._as_recorded(request, WEBSOCKET, WEBSOCKET_TYPE, b"")
+        asked = self._recorded_form(request, WEBSOCKET, WEBSOCKET_TYPE, b"")
         while not agent.closed:
             with self._turn:
                 near = (each for each in self._waiting
-                        if each.call.started_at > after and _is_place(asked, each.request))  # fmt: skip
+                        if each.call.started_at > after and _is_same_target(asked, each.request))  # fmt: skip
                 found = next(near, None)
                 if found is None or found.request["body"]:
                     return
                 self._waiting.remove(found)
                 self._done.append(found)
             after = found.call.started_at
-            await self._sent(request, agent, found.call)
+            await self._send_recorded(request, agent, found.call)
 
-    async def _sent(self, request: web.BaseRequest, agent: web.WebSocketResponse, call: Call) -> None:
+    async def _send_recorded(self, request: web.BaseRequest, agent: web.WebSocketResponse, call: Call) -> None:
         past_ms = 0
         for at_ms, body in call.answer["chunks"]:
             if self._is_paced:
@@ -204,16 +204,16 @@ class RecordedUpstream:
         elif request.transport is not None:
             request.transport.close()
 
-    def _asked(self, request: web.BaseRequest, body: bytes) -> Plain:
+    def _read_request(self, request: web.BaseRequest, body: bytes) -> Plain:
         headers = request.headers
         try:
             decoder = Decoder(headers.get("Content-Encoding"))
             body = decoder.feed(body)
         except Undecodable:
             pass  # then it is not a recorded request
-        return self._as_recorded(request, request.method, headers.get("Content-Type", ""), body)
+        return self._recorded_form(request, request.method, headers.get("Content-Type", ""), body)
 
-    def _as_recorded(self, request: web.BaseRequest, method: str, content_type: str, body: bytes) -> Plain:
+    def _recorded_form(self, request: web.BaseRequest, method: str, content_type: str, body: bytes) -> Plain:
         known = known_secrets(request.headers.items(), request.raw_path)
         body = without_credentials(body, known, content_type)
         target = url_without_credentials(request.raw_path, known)
@@ -223,11 +223,11 @@ class RecordedUpstream:
         asked = request_of(method, f"http://recording{target}", content_type, body)
         return asked if self._redact is None else self._redact(asked)
 
-    def _found(self, asked: Plain) -> RecordedExchange | None:
+    def _find_exchange(self, asked: Plain) -> RecordedExchange | None:
         with self._turn:
-            near = [each for each in self._waiting if _is_place(asked, each.request)]
-            exact = _itself(asked)
-            found = next((each for each in near if _itself(each.request) == exact), None)
+            near = [each for each in self._waiting if _is_same_target(asked, each.request)]
+            exact = _content_of(asked)
+            found = next((each for each in near if _content_of(each.request) == exact), None)
             if found is None and near:
                 normal = _normal(asked)
                 found = next((each for each in near if each.normal == normal), None)
@@ -236,7 +236,7 @@ class RecordedUpstream:
                 self._done.append(found)
             return found
 
-    async def _answered(self, request: web.BaseRequest, call: Call) -> web.StreamResponse:
+    async def _send_answer(self, request: web.BaseRequest, call: Call) -> web.StreamResponse:
         if call.failure is not None and call.answer is None:
             return error_response(504 if call.failure.exception == "TimeoutError" else 502, call.failure.message)
         answer = call.answer
@@ -262,16 +262,16 @@ class RecordedUpstream:
             request.transport.close()
         return response
 
-    def _why(self, asked: Plain) -> str:
+    def _describe_mismatch(self, asked: Plain) -> str:
         """Describe the request, the nearest recorded turn, and where they differ."""
         name = f"{asked['method']} {urlsplit(asked['url']).path}"
         with self._turn:
             waiting, done = list(self._waiting), list(self._done)
         normal = _normal(asked)
-        same = next((each for each in done if _is_place(asked, each.request) and each.normal == normal), None)
+        same = next((each for each in done if _is_same_target(asked, each.request) and each.normal == normal), None)
         if same is not None:
             return f"{name}: turn {same.step} of run {same.run} answers this, and was served already"
-        near = [each for each in waiting if _is_place(asked, each.request)]
+        near = [each for each in waiting if _is_same_target(asked, each.request)]
         if not near:
             left = f"{len(waiting)} recorded requests were not asked for" if waiting else "all of it was served"
             return f"{name} is not in the recording: {left}"
@@ -282,12 +282,14 @@ class RecordedUpstream:
         ]
         of_run = sorted((each for each in (*done, *waiting) if each.run == nearest.run), key=_began)
         for each in differing[:LINES_MAX]:
-            lines.append(each.line("asked", "recorded") + self._behind(each, nearest, of_run))
+            lines.append(each.line("asked", "recorded") + self._describe_origin(each, nearest, of_run))
         if len(differing) > LINES_MAX:
             lines.append(f"{len(differing) - LINES_MAX} more places")
         return "\n  ".join(lines)
 
-    def _behind(self, difference: Difference, nearest: RecordedExchange, of_run: Iterable[RecordedExchange]) -> str:
+    def _describe_origin(
+        self, difference: Difference, nearest: RecordedExchange, of_run: Iterable[RecordedExchange]
+    ) -> str:
         """Describe which turn first had the recorded value, and the observation that holds that turn."""
         if difference.right is ABSENT:
             return ""
@@ -313,13 +315,13 @@ def _value_at(tree: Plain, path: str) -> Plain:
     return tree
 
 
-def _is_place(asked: Plain, recorded: Plain) -> bool:
+def _is_same_target(asked: Plain, recorded: Plain) -> bool:
     """Tell whether both have the same method, path and query; the recorded path may begin with its upstream's."""
     a, b = urlsplit(asked["url"]), urlsplit(recorded["url"])
     return bool(asked["method"] == recorded["method"] and b.path.endswith(a.path) and a.query == b.query)
 
 
-def _itself(request: Plain) -> Plain:
+def _content_of(request: Plain) -> Plain:
     return [request["type"], request["body"]]
 
 

@@ -141,17 +141,17 @@ class Proxy:
             ask_for_body(request)
             body = await request.content.read()
         if self._copying is not None:
-            return await self._copied(request, await self._copying(request, url))
+            return await self._pass_exchange(request, await self._copying(request, url))
         exchange = _Exchange(self._spool, request, url, began_at, body)
         if self._guard is not None and (refused := exchange.checked(self._guard)) is not None:
             return refused
         if is_socket(request):
             return await self._socket(request, exchange)
-        return await self._copied(request, exchange)
+        return await self._pass_exchange(request, exchange)
 
-    async def _copied(self, request: web.BaseRequest, exchange: ProxiedExchange) -> web.StreamResponse:
+    async def _pass_exchange(self, request: web.BaseRequest, exchange: ProxiedExchange) -> web.StreamResponse:
         try:
-            return await self._forwarded(request, exchange)
+            return await self._forward(request, exchange)
         except asyncio.CancelledError:
             exchange.end("broken" if self._is_ending else "left", _STOPPED if self._is_ending else None)
             raise
@@ -183,7 +183,7 @@ class Proxy:
         self._spool.miss(f"a request was not HTTP: {why}")
         return error_response(400, f"this is not HTTP/1.1: {why}")
 
-    async def _forwarded(self, request: web.BaseRequest, exchange: ProxiedExchange) -> web.StreamResponse:
+    async def _forward(self, request: web.BaseRequest, exchange: ProxiedExchange) -> web.StreamResponse:
         if not exchange.has_body:
             ask_for_body(request)
         headers = forwarded_headers(request.raw_headers)
@@ -200,11 +200,11 @@ class Proxy:
                 raise agent from None
             return exchange.unanswered(error)
         try:
-            return await self._returned(request, exchange, found)
+            return await self._return_response(request, exchange, found)
         finally:
             found.close()
 
-    async def _returned(
+    async def _return_response(
         self, request: web.BaseRequest, exchange: ProxiedExchange, found: aiohttp.ClientResponse
     ) -> web.StreamResponse:
         exchange.head(found)

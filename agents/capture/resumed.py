@@ -47,7 +47,7 @@ def resuming(given: CaptureSettings, run: str, closing_s: float) -> CaptureSetti
         InputError: The runs were captured through a redactor, and none is given.
         StorageError: The log cannot be read.
     """
-    _store_left(given, run, closing_s)
+    _store_pending(given, run, closing_s)
     log = given.open_log()
     try:
         recordings = _recordings(log, given, run)
@@ -60,7 +60,7 @@ def resuming(given: CaptureSettings, run: str, closing_s: float) -> CaptureSetti
     return given._replace(parents=recordings, replaying=replaying, resumed=run)
 
 
-def _store_left(given: CaptureSettings, run: str, closing_s: float) -> None:
+def _store_pending(given: CaptureSettings, run: str, closing_s: float) -> None:
     """Step 1."""
     runtime = given.runtime or process_context()
     root = given.spool or spool_root(given.log_url, os.environ)

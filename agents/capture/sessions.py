@@ -158,7 +158,7 @@ class Sessions:
     def end(self) -> EndedRuns:
         """End every run that is open."""
         for run in [*self._waiting]:
-            self._resumed(self._log.recording(run))
+            self._resume_session(self._log.recording(run))
         live = [*self._live.values(), *([] if self._loose is None else [self._loose])]
         for session in sorted(live, key=lambda each: each.begun_at):
             self._end(session)
@@ -184,42 +184,42 @@ class Sessions:
             if self._loose is None:
                 self._loose = self._begin(_LOOSE, None, exchange, spool)
             return self._loose
-        found = self._found(turn) or self._found_in_log(turn)
+        found = self._find_session(turn) or self._find_in_log(turn)
         if found is None:
             found = self._begin(title_of(turn.family, turn.messages), turn, exchange, spool)
             self._live[found.run] = found
         return found
 
-    def _found(self, turn: ModelTurn) -> CapturedSession | None:
+    def _find_session(self, turn: ModelTurn) -> CapturedSession | None:
         if turn.follows:
             session = self._by_response.get(turn.follows)
             is_last = session is None or session.reply is None or session.reply.id == turn.follows
             return session if is_last else None
         for length in range(len(turn.chain), 0, -1):
             for session in reversed(self._by_end.get(turn.chain[length - 1], ())):
-                if _goes_on(turn, length, session.reply):
+                if _continues(turn, length, session.reply):
                     return session
         return None
 
-    def _found_in_log(self, turn: ModelTurn) -> CapturedSession | None:
+    def _find_in_log(self, turn: ModelTurn) -> CapturedSession | None:
         """Return the session that a turn continues, if it left memory; it is in memory again."""
         for spool in self._spools:
             key = b"" if self._key_of is None else self._key_of(spool, False)
             if not key:
                 continue
             ends = [turn.follows] if turn.follows else turn.chain[::-1]
-            names = [_name_of(key, each) for each in ends]
+            names = [_end_entity(key, each) for each in ends]
             views = self._log.states(names)
             for back, name in enumerate(names):
                 steps = views[name].fields.get("captured", ()) if name in views else ()
                 for step in steps:
                     run, _, number = step.rpartition("#")
-                    session = self._goes_on_in(turn, len(turn.chain) - back, run, int(number))
+                    session = self._resume_if_continued(turn, len(turn.chain) - back, run, int(number))
                     if session is not None:
                         return session
         return None
 
-    def _goes_on_in(self, turn: ModelTurn, length: int, run: str, number: int) -> CapturedSession | None:
+    def _resume_if_continued(self, turn: ModelTurn, length: int, run: str, number: int) -> CapturedSession | None:
         """Resume a run if a turn continues it after this step, and no other step came after it."""
         if run in self._live or self._log.states([f"step/{run}#{number + 1}"]):
             return None
@@ -228,11 +228,11 @@ class Sessions:
         except NotAnswerable:  # its content expired
             return None
         last = last_turn(recording)
-        if last is None or not (turn.follows or _goes_on(turn, length, last[1])):
+        if last is None or not (turn.follows or _continues(turn, length, last[1])):
             return None
-        return self._resumed(recording)
+        return self._resume_session(recording)
 
-    def _resumed(self, recording: Recording) -> CapturedSession:
+    def _resume_session(self, recording: Recording) -> CapturedSession:
         """Return a session that left memory, resumed from the log."""
         session = CapturedSession(self._taken_up(recording), recording, spool_of(recording))
         last = session.taken_up(recording, self._capturing.runtime.now_micros())
@@ -248,13 +248,13 @@ class Sessions:
             len(self._live) > LIVE_MAX or sum(each.size for each in self._live.values()) > LIVE_BYTES_MAX
         ):  # fmt: skip
             session = next(iter(self._live.values()))
-            self._let_go(session, self._key_of(session.spool, True))
+            self._remove_session(session, self._key_of(session.spool, True))
 
-    def _let_go(self, session: CapturedSession, key: bytes) -> None:
+    def _remove_session(self, session: CapturedSession, key: bytes) -> None:
         step = f"{session.run}#{session.number}"
         reply_id = "" if session.reply is None else session.reply.id
         for end in filter(None, (session.ends_at, reply_id)):
-            self._log.observe(_name_of(key, end), {"captured": [step]})
+            self._log.observe(_end_entity(key, end), {"captured": [step]})
         if session.is_waiting:
             session.sink.flush()
             self._waiting[session.run] = None
@@ -339,7 +339,7 @@ class Sessions:
                 del self._by_end[session.ends_at]
 
     def _recover(self, spools: frozenset[str]) -> None:
-        for recording, captured, spool in self._unfinished(spools):
+        for recording, captured, spool in self._unfinished_runs(spools):
             session = CapturedSession(captured, recording, spool)
             last = session.taken_up(recording, self._capturing.runtime.now_micros())
             self._stored |= session.stored
@@ -352,7 +352,7 @@ class Sessions:
                 self._index(session, *last)
                 self._make_room()
 
-    def _unfinished(self, spools: frozenset[str]) -> Iterator[tuple[Recording, CapturedRun, str]]:
+    def _unfinished_runs(self, spools: frozenset[str]) -> Iterator[tuple[Recording, CapturedRun, str]]:
         """Yield the open runs of these spools and those that are resumed, taken up; each with its spool."""
         log = self._log
         for row in reversed(log.runs(outcome="running", further=True)):
@@ -366,7 +366,7 @@ class Sessions:
         return self._capturing.resume(recording, attempts + 1)
 
 
-def _goes_on(turn: ModelTurn, length: int, reply: ModelReply | None) -> bool:
+def _continues(turn: ModelTurn, length: int, reply: ModelReply | None) -> bool:
     """Tell whether a turn continues a session whose last request, its first `length` messages, had this reply."""
     rest = turn.messages[length:]
     if not rest:
@@ -374,6 +374,6 @@ def _goes_on(turn: ModelTurn, length: int, reply: ModelReply | None) -> bool:
     return is_of_the_model(rest[0]) and (reply is None or is_answered_by(turn, rest, reply))
 
 
-def _name_of(key: bytes, end: str) -> str:
+def _end_entity(key: bytes, end: str) -> str:
     """Return the entity that names the last step of a session that left memory, by the end of its conversation."""
     return f"turn/{hmac.new(key, end.encode(), hashlib.sha256).hexdigest()[:32]}"

@@ -252,7 +252,7 @@ class Spool:
         with self._turn:
             self._bytes += size
 
-    def _ended(self, lost: str | None, size: int) -> None:
+    def _count_end(self, lost: str | None, size: int) -> None:
         with self._turn:
             if lost is not None:
                 self._bytes -= size
@@ -344,7 +344,7 @@ class SpoolWriter:
         if self._lost is not None:
             with suppress(OSError):
                 self._path.unlink(missing_ok=True)
-        self._spool._ended(self._lost, self._size)
+        self._spool._count_end(self._lost, self._size)
 
     def write(self, frame: list[Any]) -> None:
         """Write one frame, with one system call."""

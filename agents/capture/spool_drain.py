@@ -131,7 +131,7 @@ class SpoolDrain:
                 wait_s = RETRY_S
                 own.wait(_POLL_S if self._tried else None)
             except Exception as error:  # of any kind: captured exchanges stay in the spool
-                self._let_go(error)
+                self._close_log(error)
                 if self._ended.is_set() and wait_s > self._deadline.left_s:
                     return
                 if self._ended.is_set():
@@ -147,7 +147,7 @@ class SpoolDrain:
                 own.wait_for_pause(self._ended.is_set)
                 self._store(spool, path)
             while (missed := spool.missed()).count:
-                self._at_hand().say_missed(missed, spool.name)
+                self._open_sessions().say_missed(missed, spool.name)
                 spool.missed_stored()
                 self._missed += missed.count
                 self._say(missed.text)
@@ -159,7 +159,7 @@ class SpoolDrain:
             spool.set_aside(path, f"an exchange of the spool was set aside: {error}")
             return
         if exchange is not None:
-            sessions = self._at_hand()
+            sessions = self._open_sessions()
             try:
                 sessions.store(exchange, spool.name)
             except StorageError:
@@ -178,7 +178,7 @@ class SpoolDrain:
         self._tried.pop(path, None)
         spool.stored(path)
 
-    def _at_hand(self) -> Sessions:
+    def _open_sessions(self) -> Sessions:
         if self._sessions is None:
             self._log = self._open_log()
             names = [each.name for each in self._spools]
@@ -195,7 +195,7 @@ class SpoolDrain:
     def _key_of(self, name: str, make: bool) -> bytes:
         return next(each for each in self._spools if each.name == name).key(make=make)
 
-    def _let_go(self, error: Exception) -> None:
+    def _close_log(self, error: Exception) -> None:
         if not self._is_down and not self._tried:
             self._is_down = True
             self._say(f"the log cannot be written, and what is captured waits in {self._spools[0].folder}: {error}")

@@ -105,14 +105,14 @@ def _is_of_handshake(name: str) -> bool:
     return name.lower().startswith(_HANDSHAKE)
 
 
-class _Open(NamedTuple):
+class _OpenExchange(NamedTuple):
     """An exchange in progress. began_s: by the monotonic clock."""
 
     spooling: SpoolWriter | None
     began_s: float
 
 
-class _Event(msgspec.Struct):
+class _SocketEvent(msgspec.Struct):
     type: str = ""
     stream_id: str = ""
 
@@ -141,7 +141,7 @@ class SocketCopy:
         self._sent = sent_headers(sent)
         headers = [(text_of(name), text_of(value)) for name, value in _response_of(provider).raw_headers]
         self._headers = [each for each in kept_headers(headers) if not _is_of_handshake(each[0])]
-        self._open: dict[str, _Open] = {}
+        self._open: dict[str, _OpenExchange] = {}
         self._kept = 0
 
     def asked(self, data: bytes, *, is_binary: bool) -> None:
@@ -172,10 +172,10 @@ class SocketCopy:
         spooling = self._spool.begin(name_of(WEBSOCKET, self._url), request, self._now_micros())
         if spooling is not None:
             spooling.head(self._sent, WEBSOCKET_HTTP, 101, self._headers, 0)
-        self._open[lane] = _Open(spooling, time.monotonic())
+        self._open[lane] = _OpenExchange(spooling, time.monotonic())
 
     def _end(self, lane: str, end: str, error: Broken | None = None) -> None:
-        spooling, began_s = self._open.pop(lane, _Open(None, 0))
+        spooling, began_s = self._open.pop(lane, _OpenExchange(None, 0))
         if spooling is not None:
             note = f"more than {MESSAGES_BYTES_MAX} bytes: the rest is not kept"
             is_long = self._kept > MESSAGES_BYTES_MAX
@@ -206,11 +206,11 @@ async def passed(
     tasks: list[asyncio.Task[aiohttp.WSMessage]] = []
     try:
         await agent.prepare(request)
-        tasks = [asyncio.ensure_future(_pumped(agent, provider, copy.asked)),
-                 asyncio.ensure_future(_pumped(provider, agent, copy.answered))]  # fmt: skip
+        tasks = [asyncio.ensure_future(_pump(agent, provider, copy.asked)),
+                 asyncio.ensure_future(_pump(provider, agent, copy.answered))]  # fmt: skip
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        by_agent, by_provider = (_ended(each) for each in tasks)
-        await _stopped(tasks)
+        by_agent, by_provider = (_end_message(each) for each in tasks)
+        await _stop_tasks(tasks)
         if by_provider is not None and by_provider.type is WSMsgType.CLOSE:
             in_order = by_provider.data in _IN_ORDER
             said = Broken(CLOSED, f"{by_provider.data}: {by_provider.extra or ''}")
@@ -226,14 +226,14 @@ async def passed(
     finally:
         ended = stopped()
         copy.closed("left" if ended is None else "broken", ended)
-        await _stopped(tasks)
+        await _stop_tasks(tasks)
         _response_of(provider).close()
         if request.transport is not None:
             request.transport.close()
     return agent
 
 
-async def _pumped(
+async def _pump(
     source: web.WebSocketResponse | aiohttp.ClientWebSocketResponse,
     target: web.WebSocketResponse | aiohttp.ClientWebSocketResponse,
     keep: Callable[..., None],
@@ -255,14 +255,14 @@ async def _pumped(
             return message
 
 
-def _ended(task: asyncio.Task[aiohttp.WSMessage]) -> aiohttp.WSMessage | None:
+def _end_message(task: asyncio.Task[aiohttp.WSMessage]) -> aiohttp.WSMessage | None:
     """Return the message that ended a direction; None if it continues, or ended with an error of its connection."""
     if not task.done() or task.cancelled() or task.exception() is not None:
         return None
     return task.result()
 
 
-async def _stopped(tasks: Sequence[asyncio.Task[aiohttp.WSMessage]]) -> None:
+async def _stop_tasks(tasks: Sequence[asyncio.Task[aiohttp.WSMessage]]) -> None:
     for each in tasks:
         each.cancel()
     with suppress(asyncio.CancelledError):
@@ -274,13 +274,13 @@ def _response_of(provider: aiohttp.ClientWebSocketResponse) -> aiohttp.ClientRes
     return provider._response
 
 
-def _event_of(data: bytes, *, is_binary: bool) -> _Event:
+def _event_of(data: bytes, *, is_binary: bool) -> _SocketEvent:
     if is_binary:
-        return _Event()
+        return _SocketEvent()
     try:
-        return msgspec.json.decode(data, type=_Event)
+        return msgspec.json.decode(data, type=_SocketEvent)
     except (msgspec.DecodeError, UnicodeDecodeError):
-        return _Event()
+        return _SocketEvent()
 
 
 def close_of(message: str) -> tuple[int, bytes]:

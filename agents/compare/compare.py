@@ -80,7 +80,7 @@ class _Comparison:
         found = self._start() or self._steps() or self._end()
         if found is None:
             return None
-        return msgspec.structs.replace(found, forked=_forked(self._a, self._b))
+        return msgspec.structs.replace(found, forked=_fork_json(self._a, self._b))
 
     def _compared_within(self, a: str, b: str) -> Divergence | Literal[False] | None:
         child_a, child_b = self._a.children.get(a), self._b.children.get(b)
@@ -97,7 +97,7 @@ class _Comparison:
             ("seed", self._a.seed, self._b.seed),
             ("state", self._a.state, self._b.state),
         ]
-        return self._outside(things, 0)
+        return self._first_outside_steps(things, 0)
 
     def _end(self) -> Divergence | None:
         things: list[tuple[What, Plain, Plain]] = [
@@ -107,9 +107,9 @@ class _Comparison:
         ]
         if self._exact:
             things.append(("patch", _patch(self._a), _patch(self._b)))
-        return self._outside(things, None)
+        return self._first_outside_steps(things, None)
 
-    def _outside(self, things: list[tuple[What, Plain, Plain]], step: int | None) -> Divergence | None:
+    def _first_outside_steps(self, things: list[tuple[What, Plain, Plain]], step: int | None) -> Divergence | None:
         """Return the first difference among these, which belong to no step."""
         for what, one, other in things:
             if not self._rules.is_same(one, other):
@@ -120,13 +120,13 @@ class _Comparison:
         for index, (one, other) in enumerate(zip(self._a.steps, self._b.steps, strict=False)):
             found = list(found_in(one, other, self._rules))
             if found and self._is_cut_short(one, other, found):
-                return self._alone("b" if other.is_committed else "a", index, is_last=True)
+                return self._unmatched_step("b" if other.is_committed else "a", index, is_last=True)
             if found:
                 return self._in_step(index, found)
         shorter = min(len(self._a.steps), len(self._b.steps))
         if shorter == max(len(self._a.steps), len(self._b.steps)):
             return None
-        return self._alone("a" if len(self._a.steps) > shorter else "b", shorter, is_last=True)
+        return self._unmatched_step("a" if len(self._a.steps) > shorter else "b", shorter, is_last=True)
 
     def _is_cut_short(self, a: Step, b: Step, found: Sequence[StepDifference]) -> bool:
         """Tell whether one side's step has not ended, and did nothing else than the other's so far."""
@@ -153,16 +153,16 @@ class _Comparison:
         elif _is_reordered(pairs, keys_a, keys_b):
             made = self._divergence(StepDifference("order", step_tree(rest_a[0]), step_tree(rest_b[0])), index)
         elif pairs[0].a is None or pairs[0].b is None:
-            made = self._alone("b" if pairs[0].a is None else "a", index)
+            made = self._unmatched_step("b" if pairs[0].a is None else "a", index)
         else:
             made = self._first_of(found, index)
-        return msgspec.structs.replace(made, later=tuple(self._later(pairs[1 - begin :], index + begin)))
+        return msgspec.structs.replace(made, later=tuple(self._later_differences(pairs[1 - begin :], index + begin)))
 
     def _first_of(self, found: Sequence[StepDifference], index: int) -> Divergence:
         also = dict.fromkeys(each.what for each in found if each.what != found[0].what)
         return msgspec.structs.replace(self._divergence(found[0], index), also=tuple(also))
 
-    def _alone(self, side: Literal["a", "b"], index: int, *, is_last: bool = False) -> Divergence:
+    def _unmatched_step(self, side: Literal["a", "b"], index: int, *, is_last: bool = False) -> Divergence:
         """Return the result if one side has a step at the index that the other does not have."""
         owner = self._a if side == "a" else self._b
         tree = step_tree(owner.steps[index])
@@ -203,7 +203,7 @@ class _Comparison:
             return differences(self._names.of(state_a), state_b) or differences(found.a, found.b)
         return differences(self._names.of(found.a), found.b)
 
-    def _later(self, pairs: Sequence[Pair], index: int) -> Iterator[LaterDifference]:
+    def _later_differences(self, pairs: Sequence[Pair], index: int) -> Iterator[LaterDifference]:
         for pair in pairs:
             one = None if pair.a is None else self._a.steps[index + pair.a]
             other = None if pair.b is None else self._b.steps[index + pair.b]
@@ -253,7 +253,7 @@ def _patch(run: Recording) -> Plain:
     return [[each.at, each.patch] for each in run.parted]
 
 
-def _forked(a: Recording, b: Recording) -> Plain:
+def _fork_json(a: Recording, b: Recording) -> Plain:
     for side, child, parent in (("b", b, a), ("a", a, b)):
         if child.parent and child.parent == parent.run:
             return {"side": side, "parent": parent.run, "at": child.forked_at, "patch": child.patch}

@@ -79,11 +79,11 @@ def _differences(a: Plain, b: Plain) -> Iterator[FieldDifference]:
             yield FieldDifference(path, "remove", left, None)
         else:
             # If nothing differs inside, the texts only differ in form.
-            inner = [each._replace(path=_inside(path, each.path)) for each in _in_texts(left, right)]
+            inner = [each._replace(path=_joined_path(path, each.path)) for each in _in_texts(left, right)]
             yield from inner or [FieldDifference(path, "set", left, right)]
 
 
-def _inside(path: str, inner: str) -> str:
+def _joined_path(path: str, inner: str) -> str:
     return f"{path}#{inner}" if inner.startswith("[") else f"{path}#.{inner}" if inner else f"{path}#"
 
 

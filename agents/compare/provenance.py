@@ -75,9 +75,9 @@ def provenance(found: Divergence, a: RunInLog, b: RunInLog, depth: int = DEPTH) 
         return provenance(found.within, RunInLog(child_a, a.log), RunInLog(child_b, b.log), depth)
     read_a, read_b = _read_call(found.a, a.run, found.what), _read_call(found.b, b.run, found.what)
     if read_a is not None and read_b is not None:
-        return list(_of_reads(read_a, read_b, a, b, depth))
+        return list(_causes_of_reads(read_a, read_b, a, b, depth))
     sides = (("a", found.a, a), ("b", found.b, b))
-    return [each for name, side, known in sides for each in _of_side(name, side, known, found.what, depth)]  # type: ignore[arg-type]
+    return [each for name, side, known in sides for each in _causes_of_side(name, side, known, found.what, depth)]  # type: ignore[arg-type]
 
 
 def folded(behind: Sequence[FieldCauses]) -> list[FieldProvenance]:
@@ -112,9 +112,9 @@ def _read_call(side: Side, run: Recording, what: What) -> Call | None:
     return call if call.asked.kind == "read" and isinstance(call.answer, dict) else None
 
 
-def _of_reads(read_a: Call, read_b: Call, a: RunInLog, b: RunInLog, depth: int) -> Iterator[FieldCauses]:
+def _causes_of_reads(read_a: Call, read_b: Call, a: RunInLog, b: RunInLog, depth: int) -> Iterator[FieldCauses]:
     entity = read_a.asked.name
-    view_a, view_b = _as_read(read_a, a.log), _as_read(read_b, b.log)
+    view_a, view_b = _entity_as_read(read_a, a.log), _entity_as_read(read_b, b.log)
     if view_a is None or view_b is None:
         for name, read, known in (("a", read_a, a), ("b", read_b, b)):
             ids = [bytes.fromhex(each) for each in read.answer.get("observations", ())]
@@ -131,7 +131,7 @@ def _of_reads(read_a: Call, read_b: Call, a: RunInLog, b: RunInLog, depth: int) 
             yield FieldCauses("b", entity, field, None, _nearest_links(view_b.why(field), depth))
 
 
-def _as_read(read: Call, log: Log) -> EntityView | None:
+def _entity_as_read(read: Call, log: Log) -> EntityView | None:
     """Return the entity at the point at which it was read; None if this log cannot rebuild it."""
     try:
         return read_again(log, read.asked.name, read.answer)
@@ -139,7 +139,9 @@ def _as_read(read: Call, log: Log) -> EntityView | None:
         return None
 
 
-def _of_side(name: Literal["a", "b"], side: Side, known: RunInLog, what: What, depth: int) -> Iterator[FieldCauses]:
+def _causes_of_side(
+    name: Literal["a", "b"], side: Side, known: RunInLog, what: What, depth: int
+) -> Iterator[FieldCauses]:
     for entity, field, key in _places(side, known.run, what):
         try:
             chain = known.log.state(entity).why(field, key)

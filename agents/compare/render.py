@@ -69,7 +69,7 @@ def describe(found: Divergence | None, *, is_short: bool = False, is_folded: boo
     if found.also:
         yield f"also in this step: {', '.join(WHATS[each] for each in found.also)}"
     if found.later:
-        named = "; ".join(_later(each) for each in found.later[:LATER_MAX])
+        named = "; ".join(_later_text(each) for each in found.later[:LATER_MAX])
         more = len(found.later) - LATER_MAX
         yield f"after it: {named}{f'; and {more:,} more' if more > 0 else ''}"
 
@@ -125,7 +125,7 @@ def _difference(each: FieldDifference, is_short: bool) -> Iterator[str]:
         yield f"    B {b}"
 
 
-def _later(each: LaterDifference) -> str:
+def _later_text(each: LaterDifference) -> str:
     if each.a is None:
         return f"step {each.b} only in B"
     if each.b is None:

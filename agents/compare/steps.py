@@ -145,7 +145,7 @@ def found_in(a: Step, b: Step, rules: CompareRules) -> Iterator[StepDifference]:
             found = StepDifference("attempts", len(a.attempts), len(b.attempts))
             yield found._replace(a_attempt=number, b_attempt=number)
     else:
-        yield from _earlier(a, b, rules)
+        yield from _earlier_differences(a, b, rules)
         if a.attempts or b.attempts:
             yield from _attempt(_last(a), _last(b), rules)
     if not rules.is_same([*a.delta], [*b.delta]):
@@ -160,7 +160,7 @@ def _last(step: Step) -> Attempt:
     return step.attempts[-1] if step.attempts else Attempt()
 
 
-def _earlier(a: Step, b: Step, rules: CompareRules) -> Iterator[StepDifference]:
+def _earlier_differences(a: Step, b: Step, rules: CompareRules) -> Iterator[StepDifference]:
     """Yield effects of attempts before the last one that the other side does not have."""
     for one, other in zip(a.attempts[:-1], b.attempts[:-1], strict=False):
         for _ in _calls(one.calls, other.calls, rules):
@@ -235,10 +235,12 @@ def _calls(a: Sequence[Call], b: Sequence[Call], rules: CompareRules) -> Iterato
         same += 1
         yield from _answers(one, other, same, same, rules)
     if same < max(len(a), len(b)):
-        yield from _further(a, b, same, rules)
+        yield from _remaining_differences(a, b, same, rules)
 
 
-def _further(a: Sequence[Call], b: Sequence[Call], same: int, rules: CompareRules) -> Iterator[StepDifference]:
+def _remaining_differences(
+    a: Sequence[Call], b: Sequence[Call], same: int, rules: CompareRules
+) -> Iterator[StepDifference]:
     keys_a = [request_key(each.asked, rules.names) for each in a[same:]]
     keys_b = [request_key(each.asked) for each in b[same:]]
     if sorted(keys_a) == sorted(keys_b):
@@ -263,7 +265,7 @@ def _pair(
     x, y = a[one], b[other]
     if (x.asked.kind, x.asked.name) != (y.asked.kind, y.asked.name):
         yield StepDifference("tool", call_tree(x), call_tree(y), one + 1, other + 1)
-    elif not rules.is_same(*(asked := _compared(x, y, rules))):
+    elif not rules.is_same(*(asked := _compared_parts(x, y, rules))):
         what: What = "decision" if x.asked.kind == "decide" else "arguments"
         yield StepDifference(what, *asked, one + 1, other + 1)
     else:
@@ -272,10 +274,10 @@ def _pair(
 
 def _asks_same(a: Call, b: Call, rules: CompareRules) -> bool:
     same = a.asked.kind == b.asked.kind and a.asked.name == b.asked.name
-    return same and rules.is_same(*_compared(a, b, rules))
+    return same and rules.is_same(*_compared_parts(a, b, rules))
 
 
-def _compared(a: Call, b: Call, rules: CompareRules) -> tuple[Plain, Plain]:
+def _compared_parts(a: Call, b: Call, rules: CompareRules) -> tuple[Plain, Plain]:
     """Return the compared parts of two requests. Everything is compared only if `exact` is set."""
     return (a.asked.request, b.asked.request) if rules.exact else compared(a.asked, b.asked)
 

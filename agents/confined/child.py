@@ -117,7 +117,7 @@ def reply_to(question: Question, trace: int, out: FileIO) -> ChildReply:
         if question.parent is not None:
             _fork(question, question.parent, agent, redact, out)
             return ChildReply(unheld=unheld)
-        done = _replayed(question, agent, redact)
+        done = _replay_question(question, agent, redact)
     except Departure as departure:
         return ChildReply(left=DepartureReply.of(departure))
     except (Exception, SystemExit) as error:  # the user's code may raise anything
@@ -125,7 +125,7 @@ def reply_to(question: Question, trace: int, out: FileIO) -> ChildReply:
     return ChildReply(now=done.now, unused=done.unused, escapes=tuple(done.escapes), unheld=unheld)
 
 
-def _replayed(question: Question, agent: Agent, redact: Redact | None) -> Replayed:
+def _replay_question(question: Question, agent: Agent, redact: Redact | None) -> Replayed:
     given = None if question.golden is None else [GoldenAnswer(*each) for each in question.golden.items()]
     return replayed(
         agent, question.recording, fields=_Values(question.reads).fields, redact=redact,

@@ -214,9 +214,9 @@ class JournalRecord:
             case StepBegun(number, name, attempt, at):
                 sink.step_begun(number, name, attempt, at)
             case AttemptFailed(number, failed):
-                sink.attempt_failed(number, self._hashed(failed))
+                sink.attempt_failed(number, self._with_run_hashes(failed))
             case StepEnded(made):
-                made.attempts = [self._hashed(each) for each in made.attempts]
+                made.attempts = [self._with_run_hashes(each) for each in made.attempts]
                 sink.step_ended(made)
             case Taken(step, state):
                 sink.taken(step, state)
@@ -229,7 +229,7 @@ class JournalRecord:
                 else:
                     self._hashes[run] = sink.ended(outcome, output, failure, at)
 
-    def _hashed(self, attempt: PendingAttempt) -> PendingAttempt:
+    def _with_run_hashes(self, attempt: PendingAttempt) -> PendingAttempt:
         """Insert the hashes of the runs that the attempt's calls began."""
         for made in attempt.made:
             if made.kind == "run" and made.failure is None:

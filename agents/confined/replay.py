@@ -166,14 +166,14 @@ def forked_confined(
         written.write(found.lines)
     except InputError as error:
         problem = error
-    problem = problem or _departed(found, head.run, has_ended=written.has_ended)
+    problem = problem or _departure_error(found, head.run, has_ended=written.has_ended)
     now = now_micros()
     written.depart(failure_of(problem or without_answer(found, head.run), now), now)
     if problem is not None:
         raise problem
 
 
-def _departed(found: ProcessEnd, run: str, *, has_ended: bool) -> Exception | None:
+def _departure_error(found: ProcessEnd, run: str, *, has_ended: bool) -> Exception | None:
     if found.denied is not None:
         return found.denied
     if found.answer is None or not (has_ended or found.answer.left):

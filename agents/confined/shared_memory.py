@@ -55,7 +55,7 @@ def own_shared_memory(libc: ctypes.CDLL, folder: str, code: Iterable[str]) -> st
         _separate(libc, kinds)
         Path(folder).mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        return _still_shared(error)
+        return _problem_text(error)
     _owned.append(SHARED)
     return ""
 
@@ -77,16 +77,16 @@ def _possible(libc: ctypes.CDLL) -> tuple[int, str]:
     problem = OSError(errno.EPERM, os.strerror(errno.EPERM))
     try:
         for kinds in (_MOUNTS, _MOUNTS | _USERS):
-            status = _tried(libc, kinds)
+            status = _try_in_child(libc, kinds)
             if status == 0:
                 return kinds, ""
             problem = OSError(status, os.strerror(status))
     except OSError as error:  # no child process can be created
         problem = error
-    return 0, _still_shared(problem)
+    return 0, _problem_text(problem)
 
 
-def _tried(libc: ctypes.CDLL, kinds: int) -> int:
+def _try_in_child(libc: ctypes.CDLL, kinds: int) -> int:
     """Try the steps in a child process. Return its errno, or 0."""
     process = os.fork()
     if process == 0:
@@ -123,5 +123,5 @@ def _check(status: int) -> None:
         raise OSError(code, os.strerror(code))
 
 
-def _still_shared(problem: OSError) -> str:
+def _problem_text(problem: OSError) -> str:
     return f"{SHARED} is shared with other processes, for a mount namespace was refused: {problem.strerror}"

@@ -78,10 +78,10 @@ class StepKeys:
 
 def _key_of(task: str, step: int, tool: str, inputs: str, ordinal: int) -> str:
     again = f".{ordinal}" if ordinal > 1 else ""
-    key = f"{_escaped(task)}:{step}:{_escaped(tool)}:{inputs}{again}"
+    key = f"{_escape(task)}:{step}:{_escape(tool)}:{inputs}{again}"
     check_name(entity_of(key), "effect key")
     return key
 
 
-def _escaped(name: str) -> str:
+def _escape(name: str) -> str:
     return name.replace("%", "%25").replace(":", "%3A")

@@ -141,7 +141,7 @@ async def run_async(steps: Steps) -> Any:
 
     async def done(command: Command) -> Any:
         if isinstance(command, Logged):
-            return await _finished(command.work)
+            return await _finish_work(command.work)
         if isinstance(command, Wait):
             return await asyncio.sleep(command.seconds)
         assert isinstance(command, CallRequest)
@@ -161,7 +161,7 @@ async def run_async(steps: Steps) -> Any:
         return ended.value
 
 
-async def _finished(work: Callable[[], Any]) -> Any:
+async def _finish_work(work: Callable[[], Any]) -> Any:
     """Return the work's result. If the task is cancelled meanwhile, it ends only after the work, so that records keep
     their order."""
     future = in_thread(work)
@@ -174,12 +174,12 @@ def _waited_for(answer: Awaitable[Any]) -> Any:
     try:
         asyncio.get_running_loop()
     except RuntimeError:
-        return asyncio.run(_awaited(answer))
+        return asyncio.run(_await_answer(answer))
     with ThreadPoolExecutor(1) as other:
-        return other.submit(asyncio.run, _awaited(answer)).result()
+        return other.submit(asyncio.run, _await_answer(answer)).result()
 
 
-async def _awaited(answer: Awaitable[Any]) -> Any:
+async def _await_answer(answer: Awaitable[Any]) -> Any:
     return await answer
 
 
@@ -290,7 +290,7 @@ class Ledger:
         require_unknown(key, self._book.read(key), self._now_micros())
         arguments = self.arguments(effect)
         try:
-            found = run(_one(CallRequest(probe, (key, arguments))))
+            found = run(_single_step(CallRequest(probe, (key, arguments))))
         except NotDone as error:
             found = error
         if found is NotDone:
@@ -339,5 +339,5 @@ class Ledger:
         return self._book.result(effect.key, effect.result)
 
 
-def _one(command: CallRequest) -> Steps:
+def _single_step(command: CallRequest) -> Steps:
     return (yield command)

@@ -55,7 +55,7 @@ class EffectLog:
         self.log = log
         self.redact = redact
         self._keeper = keeper or ClearVault(log)
-        self._new_source = new_source or _counted()
+        self._new_source = new_source or _counted_sources()
         self._start_of = start_of
 
     def read(self, key: str, known: EffectState | None = None, own: OwnEntry | None = None) -> EffectState:
@@ -152,7 +152,7 @@ class EffectLog:
         return json_fidelity.read(json.loads(self.opened(key, "result", stored)))
 
 
-def _counted() -> NewSource:
+def _counted_sources() -> NewSource:
     """Return sources that are counted per agent and run, for a ledger without a recorder."""
     counts: Counter[tuple[str, str]] = Counter()
 

@@ -133,7 +133,7 @@ class Protocol:
             elif claim.is_unknown:
                 yield from self._resolve(order, terms, claim, causes.get(claim.token))
             elif self._is_given_up(order, claim, patience):
-                yield from self._say_unknown(order, claim.token, {"message": "its holder said nothing of its end"})
+                yield from self._record_unknown(order, claim.token, {"message": "its holder said nothing of its end"})
             else:
                 yield Wait(max(0.0, min(poll_s, patience.left_s(claim))))
                 poll_s = min(poll_s * 2, POLL_S_MAX)
@@ -161,13 +161,13 @@ class Protocol:
                 order.key, f"{_unknown_text(claim, cause)}, and its probe failed with {_error_text(error)}"
             ) from error
         if isinstance(found, Done):
-            yield Logged(partial(self._say_found, order, claim.token, found))
+            yield Logged(partial(self._record_found, order, claim.token, found))
         elif isinstance(found, NotDone) or found is NotDone:
             left_s = (claim.until - asked_at) / 1e6
             if left_s > 0:
                 yield Wait(left_s)
             else:
-                yield Logged(partial(self._say_not_found, order, claim.token, terms))
+                yield Logged(partial(self._record_not_found, order, claim.token, terms))
         elif found is None:
             raise EffectUnknown(order.key, f"{_unknown_text(claim, cause)}, and its probe could not tell") from cause
         else:
@@ -200,7 +200,7 @@ class Protocol:
         try:
             self._in_hand.add(token)
             try:
-                own = yield Logged(partial(self._say_intended, order, token, intended_at, terms, standing))
+                own = yield Logged(partial(self._record_intent, order, token, intended_at, terms, standing))
                 while token not in standing.tokens and not self._is_late(intended_at, terms):
                     standing = yield Logged(partial(self._book.read, order.key, standing, own))
             except (GeneratorExit, InputError):  # killed or refused, so nothing was recorded
@@ -234,24 +234,24 @@ class Protocol:
         except terms.not_done as error:
             retryable = error.retryable if isinstance(error, NotDone) else True
             is_last = standing.failures + 1 >= terms.attempts_max or not retryable
-            said = {**_said_of(error), "retryable": retryable}
-            yield Logged(partial(self._say_failed, order, token, terms, said, standing, is_last=is_last))
+            said = {**_error_fields(error), "retryable": retryable}
+            yield Logged(partial(self._record_failed, order, token, terms, said, standing, is_last=is_last))
             if is_last or not isinstance(error, Exception):
                 raise
             return Outcome(error=error)
         except BaseException as error:  # whatever ended the call, the effect may have taken place
-            yield from self._say_unknown(order, token, _said_of(error), sent_at)
+            yield from self._record_unknown(order, token, _error_fields(error), sent_at)
             if not isinstance(error, Exception):
                 raise
             return Outcome(error=error, unknown=token)
         done = answer if isinstance(answer, Done) else Done(answer)
         times = {"sent_at": sent_at, "duration_ms": (self._now_micros() - sent_at) / 1000}
-        result = yield Logged(partial(self._say_done, order, token, done, times, standing))
+        result = yield Logged(partial(self._record_done, order, token, done, times, standing))
         return Outcome(has_result=True, result=result)
 
     # Recording
 
-    def _say_intended(self, order: Order, token: str, at: int, terms: Terms, standing: EffectState) -> OwnEntry:
+    def _record_intent(self, order: Order, token: str, at: int, terms: Terms, standing: EffectState) -> OwnEntry:
         said: dict[str, Any] = {
             "claims": {token: "intended"}, "token": token, "status": "intended", "intended_at": at,
             "lease_ms": terms.lease_ms, "attempts": standing.attempts + 1,
@@ -275,7 +275,7 @@ class Protocol:
         except Exception:  # the caller's own error must not be hidden
             return
 
-    def _say_unknown(self, order: Order, token: str, error: Mapping[str, Any], sent_at: int | None = None) -> Steps:
+    def _record_unknown(self, order: Order, token: str, error: Mapping[str, Any], sent_at: int | None = None) -> Steps:
         """Record that the effect is unknown. If the log refuses, the open claim has the same meaning."""
         said: dict[str, Any] = {"claims": {token: "unknown"}, "token": token, "status": "unknown"}
         said["error"] = self._error(order, error)
@@ -286,21 +286,21 @@ class Protocol:
         except StorageError:
             return
 
-    def _say_found(self, order: Order, token: str, found: Done) -> None:
+    def _record_found(self, order: Order, token: str, found: Done) -> None:
         """Record what a probe found. Nothing is recorded if somebody settled the effect meanwhile, because it may have
         been done since."""
         standing = self._book.read(order.key)
         if standing.holder is not None and standing.holder.token == token:
-            self._say_done(order, token, found, {"reconciled_by": PROBE}, standing)
+            self._record_done(order, token, found, {"reconciled_by": PROBE}, standing)
 
-    def _say_not_found(self, order: Order, token: str, terms: Terms) -> None:
+    def _record_not_found(self, order: Order, token: str, terms: Terms) -> None:
         """Record that a probe did not find the effect, under the same condition."""
         standing = self._book.read(order.key)
         if standing.holder is not None and standing.holder.token == token:
             said = {"exception": "NotDone", "message": "its probe found that it did not take place"}
-            self._say_failed(order, token, terms, said, standing, reconciled_by=PROBE)
+            self._record_failed(order, token, terms, said, standing, reconciled_by=PROBE)
 
-    def _say_failed(self, order: Order, token: str, terms: Terms, error: Mapping[str, Any], standing: EffectState, *,
+    def _record_failed(self, order: Order, token: str, terms: Terms, error: Mapping[str, Any], standing: EffectState, *,
                     is_last: bool = False, **more: str) -> None:  # fmt: skip
         said = self._error(order, error)
         backoff_ms = 0 if is_last else terms.backoff_after(standing.failures + 1)
@@ -311,7 +311,9 @@ class Protocol:
             patch["settled_at"] = said["at"]
         self._book.say(order, patch)
 
-    def _say_done(self, order: Order, token: str, done: Done, more: Mapping[str, Any], standing: EffectState) -> Plain:
+    def _record_done(
+        self, order: Order, token: str, done: Done, more: Mapping[str, Any], standing: EffectState
+    ) -> Plain:
         """Record `done`, durably, and return the result as it was recorded.
 
         The error of an earlier attempt is cleared, because the effect took place.
@@ -341,7 +343,7 @@ class Protocol:
         return {"at": self._now_micros(), **error, "message": self._book.sealed(order, "error", message)}
 
 
-def _said_of(error: BaseException) -> dict[str, Any]:
+def _error_fields(error: BaseException) -> dict[str, Any]:
     kind = type(error)
     name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
     return {"exception": name, "message": _short(str(error))}

@@ -63,7 +63,7 @@ def portable(recording: Recording, redact: Redact | None = None) -> Recording:
         RedactionFailed: The redactor raised.
     """
     if redact is None:
-        return chained(_Portable(_as_it_is).recording(recording))
+        return chained(_Portable(_unchanged).recording(recording))
     redactor = for_run(redact, fresh_key)  # nobody needs the key again, because tokens are not changed later
     for run in recording.family:
         redactor.shown(run.input)
@@ -73,7 +73,7 @@ def portable(recording: Recording, redact: Redact | None = None) -> Recording:
     return chained(_Portable(redactor).recording(recording))
 
 
-def _as_it_is(tree: Plain) -> Plain:
+def _unchanged(tree: Plain) -> Plain:
     return tree
 
 
@@ -132,7 +132,7 @@ class _Portable:
         asked, answer = call.asked, call.answer
         if asked.kind == "read" and isinstance(answer, dict):
             answer = {**answer, "cut": ""}
-        retries = (Retry(attempt=e.attempt, failure=self._failed(e.failure), backoff_ms=e.backoff_ms)
+        retries = (Retry(attempt=e.attempt, failure=self._failure(e.failure), backoff_ms=e.backoff_ms)
                    for e in call.retries)  # fmt: skip
         return Call(
             asked=RecordedRequest(
@@ -150,9 +150,9 @@ class _Portable:
         )
 
     def failure(self, failure: Failure | None) -> Failure | None:
-        return None if failure is None else self._failed(failure)
+        return None if failure is None else self._failure(failure)
 
-    def _failed(self, failure: Failure) -> Failure:
+    def _failure(self, failure: Failure) -> Failure:
         return Failure(
             exception=failure.exception, message=str(self.tree(failure.message)), tool=failure.tool,
             input=self.tree(failure.input), output=self.tree(failure.output), retryable=failure.retryable,

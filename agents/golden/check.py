@@ -141,7 +141,7 @@ def _value(expected: Expectation, did: RunSummary) -> str:
     hint = ""
     if expected.operator == "=" and str(found) == str(expected.value):
         hint = f" (a {_kind(found)}, where a {_kind(expected.value)} is expected)"
-    failed = f"; {_failed(did)}" if expected.name == "outcome" and did.failure else ""
+    failed = f"; {_failure_text(did)}" if expected.name == "outcome" and did.failure else ""
     return f"{_path(expected, len(expected.path))} is {shown(found)}{hint}{failed}"
 
 
@@ -154,10 +154,10 @@ def _error(expected: Expectation, did: RunSummary) -> str:
     else:
         names = (failure.exception, failure.exception.rpartition(".")[2])
         holds = (expected.value in names) == (expected.operator == "=")
-    return "" if holds else _failed(did)
+    return "" if holds else _failure_text(did)
 
 
-def _failed(did: RunSummary) -> str:
+def _failure_text(did: RunSummary) -> str:
     if did.failure is None:
         return "it did not fail"
     return f"it failed with {did.failure.exception}: {shown(did.failure.message)}"

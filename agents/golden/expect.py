@@ -74,25 +74,25 @@ def expectation(text: str) -> Expectation:
         return Expectation(text=stripped, subject="exact")
     split = _SPLIT.fullmatch(stripped)
     if split is None:
-        raise _refused(text, f"it has no comparison (= != < <= > >= ~); {_EXAMPLES}, or exact alone")
+        raise _refusal(text, f"it has no comparison (= != < <= > >= ~); {_EXAMPLES}, or exact alone")
     left, value = split["left"].strip(), split["value"].strip()
     sign: Operator = "=" if split["operator"] == "==" else split["operator"]  # type: ignore[assignment]
     if not left:
-        raise _refused(text, f"it does not name what to compare; {_EXAMPLES}")
+        raise _refusal(text, f"it does not name what to compare; {_EXAMPLES}")
     word = re.match(r"[a-z_]*", left)[0]  # type: ignore[index]
     if left in SEQUENCES and not _is_count(value):
         return _sequence(stripped, left, sign, value)
     if word in VALUES and (len(left) == len(word) or left[len(word)] in ".["):
-        return _of_value(stripped, word, left[len(word) :], sign, value)
+        return _value_expectation(stripped, word, left[len(word) :], sign, value)
     return _count(stripped, left, sign, value)
 
 
 def _sequence(text: str, name: str, sign: Operator, value: str) -> Expectation:
     if sign != "=":
-        raise _refused(text, f"{name} are compared by = with names in their order, or by any sign with a number")
+        raise _refusal(text, f"{name} are compared by = with names in their order, or by any sign with a number")
     names = [each.strip() for each in value.split(",")] if value else []
     if "" in names:
-        raise _refused(text, f"a name is missing between two commas; as in {name}=a,b,c, with {ANY} for any others")
+        raise _refusal(text, f"a name is missing between two commas; as in {name}=a,b,c, with {ANY} for any others")
     return Expectation(text=text, subject="sequence", name=name, value=names)
 
 
@@ -100,7 +100,7 @@ def _count(text: str, left: str, sign: Operator, value: str) -> Expectation:
     is_tool = left not in COUNTED
     name = left.removeprefix("tool.")
     if sign == "~" or not _is_count(value):
-        raise _refused(
+        raise _refusal(
             text, f"how often {name} was called is compared with a number, as in {left}<=3; values are looked up in "
             "output, state, state[3] or error, as in state.ticket.status=open",
         )  # fmt: skip
@@ -109,24 +109,24 @@ def _count(text: str, left: str, sign: Operator, value: str) -> Expectation:
     )
 
 
-def _of_value(text: str, word: str, rest: str, sign: Operator, value: str) -> Expectation:
+def _value_expectation(text: str, word: str, rest: str, sign: Operator, value: str) -> Expectation:
     path = _path(text, rest)
     step = None
     if word == "state" and path and isinstance(path[0], int):
         step, path = path[0], path[1:]
         if step < 0:
-            raise _refused(text, "steps are counted from 1; state alone is the one at the end")
+            raise _refusal(text, "steps are counted from 1; state alone is the one at the end")
     given = _value(value)
     if word == "outcome":
         known = [each for each in get_args(Outcome) if each]
         if path or sign not in ("=", "!=") or given not in known:
-            raise _refused(text, f"an outcome is one of {', '.join(known)}, as in outcome=succeeded")
+            raise _refusal(text, f"an outcome is one of {', '.join(known)}, as in outcome=succeeded")
     if word == "error" and (path or sign not in ("=", "!=", "~")):
-        raise _refused(
+        raise _refusal(
             text, "as in error=TimeoutError for the exception, error~lost for its message, error=null for none"
         )
     if sign in ("<", "<=", ">", ">=") and (isinstance(given, bool) or not isinstance(given, (int, float, str))):
-        raise _refused(text, f"{sign} compares numbers, or texts")
+        raise _refusal(text, f"{sign} compares numbers, or texts")
     return Expectation(text=text, subject="value", name=word, step=step, path=path, operator=sign, value=given)
 
 
@@ -136,7 +136,7 @@ def _path(text: str, rest: str) -> tuple[str | int, ...]:
     while at < len(rest):
         part = _PART.match(rest, at)
         if part is None:
-            raise _refused(
+            raise _refusal(
                 text,
                 f'from {rest[at:]!r} on it is not a path: .name, [index] or ["a name"], as in state[3].items[0].id',
             )
@@ -152,7 +152,7 @@ def _part(text: str, written: str) -> str | int:
     try:
         found: str | int = strict_json.loads(written)
     except ValueError as error:
-        raise _refused(text, f"{written} is not a name: {error}") from None
+        raise _refusal(text, f"{written} is not a name: {error}") from None
     return found
 
 
@@ -164,5 +164,5 @@ def _is_count(text: str) -> bool:
     return text.isascii() and text.isdigit() and len(text) <= _DIGITS_MAX
 
 
-def _refused(text: str, why: str) -> InputError:
+def _refusal(text: str, why: str) -> InputError:
     return InputError(f"the expectation {text!r} cannot be used: {why}")

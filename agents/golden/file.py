@@ -201,7 +201,7 @@ def golden_of(text: str, place: str) -> Golden:
         InputError: It is not a golden trace.
         CorruptionError: It was edited and not signed again.
     """
-    document = _parsed(text, place)
+    document = _parse_document(text, place)
     signature = document.pop(_SIGNATURE, None)
     if signature != _signature(document):
         raise CorruptionError(
@@ -213,7 +213,7 @@ def golden_of(text: str, place: str) -> Golden:
 
 def signed(text: str, place: str) -> str:
     """Return the text with its content signed, whatever was signed before."""
-    document = _parsed(text, place)
+    document = _parse_document(text, place)
     document.pop(_SIGNATURE, None)
     return text_of(_read(document, place))
 
@@ -293,7 +293,7 @@ def text_in(path: Path) -> str:
         raise InputError(f"{path}: not a golden trace: it is not UTF-8 text ({error})") from None
 
 
-def _parsed(text: str, place: str) -> dict[str, Plain]:
+def _parse_document(text: str, place: str) -> dict[str, Plain]:
     try:
         document = parsed(text)
         json_tree(document, "", -_LEVELS_OF_FORM)

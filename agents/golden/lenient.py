@@ -35,12 +35,12 @@ class LenientAnswers(Replayer):
         self._require()
         return ()
 
-    def _in_place_of(self, asked: RecordedRequest) -> Call | None:
-        made_up = super()._in_place_of(asked)
+    def _replacement_call(self, asked: RecordedRequest) -> Call | None:
+        made_up = super()._replacement_call(asked)
         if made_up is not None:
             return made_up
         if asked.kind == "run":
-            return self._run_in_place_of(asked)
+            return self._replacement_run(asked)
         same = self._recorded.same(asked)
         if same:
             return same[-1].call
@@ -48,7 +48,7 @@ class LenientAnswers(Replayer):
             return Call(asked=asked, answer=self._answers[asked.name], source="recorded")
         return Call(asked=asked, answer=asked.hash, source="recorded") if asked.kind == "observe" else None
 
-    def _run_in_place_of(self, asked: RecordedRequest) -> Call | None:
+    def _replacement_run(self, asked: RecordedRequest) -> Call | None:
         """Return the recorded nested run with this input, else the first of that agent that did not answer yet."""
         same = self._recorded.same(asked)
         if same:
@@ -58,5 +58,5 @@ class LenientAnswers(Replayer):
         free = [at for at, served in named if not served] or [at for at, _ in named]
         return free[0].call if free else None
 
-    def _replaying(self, child: Recording, patch: Patch) -> Replayer:
+    def _child_replayer(self, child: Recording, patch: Patch) -> Replayer:
         return LenientAnswers(child, [DefaultAnswer(*each) for each in self._answers.items()], arguments=patch)

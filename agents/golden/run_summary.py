@@ -64,7 +64,7 @@ class RunSummary:
 
     def calls(self, name: str = "", *, kind: Kind = "tool") -> list[Call]:
         """Return the calls of a kind, in order; with a name, only those of that name."""
-        return [each for each in self._all() if each.asked.kind == kind and name in ("", each.asked.name)]
+        return [each for each in self._all_calls() if each.asked.kind == kind and name in ("", each.asked.name)]
 
     def count(self, name: str = "", *, kind: Kind = "tool") -> int:
         """Return the number of calls of a kind; with a name, only of those with that name."""
@@ -86,7 +86,7 @@ class RunSummary:
         """The state at the end."""
         return self.state_at(-1)
 
-    def _all(self) -> Iterator[Call]:
+    def _all_calls(self) -> Iterator[Call]:
         for step in self.recording.steps:
             for attempt in step.attempts:
                 yield from attempt.calls

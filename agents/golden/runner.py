@@ -45,7 +45,7 @@ def exercised(golden: Golden, base: Path, entry: str = "", *, confined: bool = F
     """
     named = entry or golden.entry
     if confined:
-        return _judged(golden, named, *driven_confined(golden, entry, base))
+        return _judge_recording(golden, named, *driven_confined(golden, entry, base))
     if not entry:
         require_known(named, base)
     return judged_run(golden, agent_of(named, base), named, base)
@@ -60,10 +60,10 @@ def judged_run(golden: Golden, agent: Agent, name: str, base: Path) -> CheckResu
         name: Its name in messages.
         base: The folder from which the redactor is found.
     """
-    return _judged(golden, name, *driven(golden, agent, base))
+    return _judge_recording(golden, name, *driven(golden, agent, base))
 
 
-def _judged(golden: Golden, name: str, did: Recording, departure: Departure | None) -> CheckResult:
+def _judge_recording(golden: Golden, name: str, did: Recording, departure: Departure | None) -> CheckResult:
     return judged(golden, name, did, "" if departure is None else _describe_departure(departure, golden))
 
 
@@ -116,7 +116,7 @@ def driven_confined(golden: Golden, entry: str, base: Path) -> tuple[Recording, 
     """
     if not entry:
         require_known(golden.entry, base)
-    return _run_to_end(golden, partial(_confined, golden, entry or golden.entry, base))
+    return _run_to_end(golden, partial(_replay_confined, golden, entry or golden.entry, base))
 
 
 def _driven(golden: Golden, agent: Agent, redact: Redact | None) -> tuple[Recording, Departure | None]:
@@ -124,7 +124,7 @@ def _driven(golden: Golden, agent: Agent, redact: Redact | None) -> tuple[Record
     return _run_to_end(golden, partial(replayed, agent, golden.run, answers=answers, redact=redact))
 
 
-def _confined(golden: Golden, entry: str, base: Path) -> Replayed:
+def _replay_confined(golden: Golden, entry: str, base: Path) -> Replayed:
     from refold.agents.confined.replay import replayed_confined
 
     if golden.redact:

@@ -107,9 +107,9 @@ class Healer:
 
     def diagnosis(self, run: str) -> Diagnosis:
         """Return what is wrong with a run."""
-        return diagnose(self._examined(run))
+        return diagnose(self._examine_run(run))
 
-    def _examined(self, run: str) -> Evidence:
+    def _examine_run(self, run: str) -> Evidence:
         agent = self._log.recording(run).agent
         policy = Policy.load(self._plan.guard) if self._plan.guard else None
         golden = [each for _, each in golden_of(self._plan.golden, agent)]
@@ -131,7 +131,7 @@ class Healer:
             finding = None if remedy.name in tried else remedy.finding(diagnosis)
             change = RemedyChange(remedy.state, remedy.drop, remedy.arguments)
             if finding is not None and remedy.do == "function":
-                made = self._own(run, diagnosis, remedy)
+                made = self._registered_change(run, diagnosis, remedy)
                 if made is None:
                     continue
                 change = made
@@ -142,7 +142,7 @@ class Healer:
                 found.append(Remediable(remedy, finding, change, at))
         return found
 
-    def _own(self, run: Recording, diagnosis: Diagnosis, remedy: DeclaredRemedy) -> RemedyChange | None:
+    def _registered_change(self, run: Recording, diagnosis: Diagnosis, remedy: DeclaredRemedy) -> RemedyChange | None:
         """Return what a registered function does about a run. The agent's module may register it."""
         agent_of(self._entry(run.run, remedy), self._setting.base)
         return remedy_named(remedy.function)(run, diagnosis)
@@ -167,7 +167,7 @@ class Healer:
                 attempt = HealingLog(self._log, self._now_micros, open_one)
                 remedy: Remediable | None = self._remedy(open_one)
             else:
-                begun = self._begun(run, before)
+                begun = self._begin_attempt(run, before)
                 if begun is None:
                     return made
                 attempt, remedy = begun
@@ -190,7 +190,7 @@ class Healer:
             return self.apply(run)
         except InputError as error:
             recording, diagnosis = self._log.recording(run), self.diagnosis(run)
-            return [self._stopped(recording, diagnosis, healings(self._log, run), str(error)).healing]
+            return [self._record_stop(recording, diagnosis, healings(self._log, run), str(error)).healing]
 
     def _remedy(self, healing: Healing) -> Remediable:
         """Return the remedy of an attempt that was begun before.
@@ -199,7 +199,7 @@ class Healer:
             InputError: The plan no longer has it, a live process has the run, or the attempt is not refold's.
         """
         run = self._log.recording(healing.run)
-        evidence = self._examined(healing.run)
+        evidence = self._examine_run(healing.run)
         if evidence.held:
             raise InputError(evidence.held)
         _require_own(healing)
@@ -212,22 +212,22 @@ class Healer:
         finding = RunFinding("error", "", healing.failure, healing.at_step)
         change = RemedyChange(named[0].state, named[0].drop, named[0].arguments)
         if named[0].do == "function":
-            change = self._own(run, diagnose(evidence), named[0]) or change
+            change = self._registered_change(run, diagnose(evidence), named[0]) or change
         return Remediable(named[0], finding, change, healing.at_step)
 
-    def _begun(self, run: str, before: list[Healing]) -> tuple[HealingLog, Remediable | None] | None:
+    def _begin_attempt(self, run: str, before: list[Healing]) -> tuple[HealingLog, Remediable | None] | None:
         """Take steps 1 and 2. Returns None if there is nothing to heal."""
-        evidence = self._examined(run)
+        evidence = self._examine_run(run)
         recording, diagnosis = evidence.recording, diagnose(evidence)
         self._require(recording, diagnosis, before)
         if not diagnosis.findings:
             return None
         own = [each for each in before if each.status != "stopped"]
-        counted = [*own, *self._earlier(recording)]
+        counted = [*own, *self._earlier_attempts(recording)]
         since = self._now_micros() - HOUR_MICROS
         of_agent = [each for each in healings(self._log) if each.agent == recording.agent and each.status != "stopped"]
         recent = sum(each.started_at > since for each in of_agent)
-        life = self._life(recording)
+        life = self._begin_count(recording)
         tried = {each.remedy for each in own if each.run_attempts == life and each.status != "failed"}
         choice = next(iter(self.remedies(recording, diagnosis, tried)), None)
         why = ""
@@ -239,28 +239,28 @@ class Healer:
         elif choice is None:
             why = "no remedy of the plan is left for what was found"
         if why or choice is None:
-            return self._stopped(recording, diagnosis, before, why), None
+            return self._record_stop(recording, diagnosis, before, why), None
         begun = HealingLog.begin(
             self._log, self._now_micros, diagnosis, choice.finding, choice.remedy, attempt=len(before) + 1,
             run_attempts=life, at_step=choice.at,
         )  # fmt: skip
         return begun, choice
 
-    def _stopped(self, run: Recording, diagnosis: Diagnosis, before: list[Healing], why: str) -> HealingLog:
+    def _record_stop(self, run: Recording, diagnosis: Diagnosis, before: list[Healing], why: str) -> HealingLog:
         """Record that the run is left to a person; once for one reason."""
         if before and before[-1].status == "stopped" and before[-1].reason == why:
             return HealingLog(self._log, self._now_micros, before[-1])
         return HealingLog.begin(
             self._log, self._now_micros, diagnosis, None, None, attempt=len(before) + 1,
-            run_attempts=self._life(run), at_step=0, status="stopped", reason=why,
+            run_attempts=self._begin_count(run), at_step=0, status="stopped", reason=why,
         )  # fmt: skip
 
-    def _life(self, run: Recording) -> int:
+    def _begin_count(self, run: Recording) -> int:
         """Return how often a run was begun."""
         begun: int = self._log.state(run_entity(run.run)).fields.get("attempts", 1)
         return begun
 
-    def _earlier(self, run: Recording) -> list[Healing]:
+    def _earlier_attempts(self, run: Recording) -> list[Healing]:
         """Return the attempts for the runs that a continuation continues: it is about the same failure."""
         found: list[Healing] = []
         while run.parent and run.task:
@@ -312,7 +312,7 @@ class Healer:
         if attempt.healing.status in ("begun", "proved", "waiting"):
             self._announce(attempt, choice)
         if attempt.healing.status == "resuming":
-            self._go_on(attempt, choice)
+            self._continue_run(attempt, choice)
 
     def _prove(self, attempt: HealingLog, choice: Remediable) -> None:
         """Take steps 3 and 4."""
@@ -370,7 +370,7 @@ class Healer:
         is_as_it_was = not any(changes) and choice.at == kept
         attempt.note("resuming", healed_by=healing.run if is_as_it_was else _continuation_id(healing))
 
-    def _go_on(self, attempt: HealingLog, choice: Remediable) -> None:
+    def _continue_run(self, attempt: HealingLog, choice: Remediable) -> None:
         """Take steps 8 and 9."""
         healing, log, remedy = attempt.healing, self._log, choice.remedy
         name = self._entry(healing.run, remedy)

@@ -196,7 +196,7 @@ def _loops(evidence: Evidence) -> Iterable[RunFinding]:
     numbers = [_number(each.step) for each in circle.calls]
     before = max(numbers[0], min(numbers[circle.period - 1] + 1, numbers[circle.period]))
     steps = tuple(dict.fromkeys(each.step for each in circle.calls))
-    names = ", ".join(dict.fromkeys(_named(run, each) for each in circle.calls[: circle.period]))
+    names = ", ".join(dict.fromkeys(_tool_name(run, each) for each in circle.calls[: circle.period]))
     denied = [each for each in evidence.denials if each.rule == "loop"]
     said = f"the calls of {names} gave the same results {len(circle.calls) // circle.period} times in a row"
     if denied:
@@ -205,7 +205,7 @@ def _loops(evidence: Evidence) -> Iterable[RunFinding]:
     yield RunFinding("loop", names, said, last_good(run, before), steps, _ids(ids))
 
 
-def _named(run: Recording, answered: AnsweredCall) -> str:
+def _tool_name(run: Recording, answered: AnsweredCall) -> str:
     """Return the name of the tool of an answered call."""
     for step, call in calls_of(run):
         if step == answered.step and call.asked.hash == answered.request:

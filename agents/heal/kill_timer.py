@@ -42,14 +42,16 @@ class KillTimer:
         self._library = _library()
         if self._library is not None:
             event = _Event(signal=signal.SIGKILL, notify=_BY_SIGNAL)
-            _checked(self._library.timer_create(time.CLOCK_BOOTTIME, ctypes.byref(event), ctypes.byref(self._timer)))
+            _raise_if_failed(
+                self._library.timer_create(time.CLOCK_BOOTTIME, ctypes.byref(event), ctypes.byref(self._timer))
+            )
 
     def set(self, at_s: float) -> None:
         """Kill this process at that time, seconds of CLOCK_BOOTTIME. A time that is past kills it at once."""
         if self._library is not None:
             at_s = max(at_s, 1e-9)  # 0 would clear the timer
             setting = _Setting(at=_Moment(int(at_s), int(at_s % 1 * 1e9)))
-            _checked(self._library.timer_settime(self._timer, _ABSOLUTE, ctypes.byref(setting), None))
+            _raise_if_failed(self._library.timer_settime(self._timer, _ABSOLUTE, ctypes.byref(setting), None))
 
     def close(self) -> None:
         """Kill nothing any more, and give it back to the kernel."""
@@ -65,6 +67,6 @@ def _library() -> Any:
     return found if hasattr(found, "timer_create") else ctypes.CDLL("librt.so.1", use_errno=True)
 
 
-def _checked(result: int) -> None:
+def _raise_if_failed(result: int) -> None:
     if result:
         raise OSError(ctypes.get_errno(), "the kernel gives no timer")

@@ -102,7 +102,7 @@ class AgentHealing:
             return failed._replace(why="another process heals its run", restart_at=now + wait)
         last = made[-1] if made else None
         if last is None or (last.id in self._before and last.status != "stopped"):
-            return self._crashed(failed, exit_status, failure)
+            return self._status_after_crash(failed, exit_status, failure)
         if last.status == "healed":
             why = f"its run was healed by the remedy {last.remedy!r}: {last.reason}"
             done = failed._replace(status="ended", why=why, run=last.healed_by, heals=0, failures=0)
@@ -118,7 +118,7 @@ class AgentHealing:
             return failed._replace(why=f"not healed yet: {last.reason}", heals=1)
         if last.status == "stopped":
             return failed._replace(why=f"not healed: {last.reason}", heals=0)
-        return self._crashed(failed, exit_status, failure)
+        return self._status_after_crash(failed, exit_status, failure)
 
     def known_result(self, observed: ObservedState) -> ObservedState | None:
         """Return the agent's status after an attempt that ended its healing, and that no owner has recorded yet.
@@ -137,7 +137,7 @@ class AgentHealing:
         self._before = frozenset(each.id for each in made[:-1])
         return self.after(observed, None, "")
 
-    def _crashed(self, failed: ObservedState, exit_status: int | None, failure: str) -> ObservedState:
+    def _status_after_crash(self, failed: ObservedState, exit_status: int | None, failure: str) -> ObservedState:
         """Return the status after a process that came to no result."""
         how = failure or f"it exited with {exit_status}"
         if failed.heals >= CRASHES_MAX:

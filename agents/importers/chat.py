@@ -78,7 +78,7 @@ def conversation_of(line: Line, file: ImportFile) -> Conversation:
         messages = parse_messages(line.value, line.place, file.keys)
         return Conversation(
             run=file.run_of(line.value), messages=messages, agent=FORMAT, imported_from=FORMAT, place=line.place,
-            input=_asked(messages),
+            input=_first_question(messages),
         )  # fmt: skip
     keys = {key: theirs for key, theirs in file.keys.items() if key in OBJECT_KEYS}
     given: Any = renamed(line.value, keys, line.place)
@@ -87,7 +87,7 @@ def conversation_of(line: Line, file: ImportFile) -> Conversation:
         messages, given = _exchange(given, line.place, file)
         taken: set[str] = set()
     else:
-        messages, taken = _listed(given, line.place, file)
+        messages, taken = _listed_messages(given, line.place, file)
     named = {key: text_at(given, key) for key in ("agent", "model") if text_at(given, key)}
     return Conversation(
         run=file.run_of(identity),
@@ -97,7 +97,7 @@ def conversation_of(line: Line, file: ImportFile) -> Conversation:
         place=line.place,
         start=_start(given),
         model=named.get("model", ""),
-        input=_asked(messages),
+        input=_first_question(messages),
         metadata={key: value for key, value in given.items() if key not in taken and (key not in named)},
     )
 
@@ -149,7 +149,7 @@ def _named_list(message: Any) -> str:
     return "a list of messages with role and content" if "role" in message else "a list of messages with from and value"
 
 
-def _listed(given: Mapping[str, Value], place: str, file: ImportFile) -> tuple[tuple[Message, ...], set[str]]:
+def _listed_messages(given: Mapping[str, Value], place: str, file: ImportFile) -> tuple[tuple[Message, ...], set[str]]:
     """Return the messages of an object that lists them, and the names of the members that hold them."""
     key = next((key for key in LISTS if key in given), None)
     if key is None:
@@ -182,7 +182,7 @@ def _exchange(
         messages = [*(parse_messages(before, place) if before else ()), *messages_of_items(asked, place)]
     else:
         raise InputError(f"{place}: the request has neither messages nor input")
-    messages += _answered(response, place)
+    messages += _response_messages(response, place)
     choices = response.get("choices")
     taken = {"content", "output", "choices"} if not isinstance(choices, list) or len(choices) == 1 else {"output"}
     rest: dict[str, Value] = {
@@ -193,7 +193,7 @@ def _exchange(
     return tuple(messages), {**given, **rest}
 
 
-def _answered(response: Mapping[str, Value], place: str) -> list[Message]:
+def _response_messages(response: Mapping[str, Value], place: str) -> list[Message]:
     """Return the messages of a model's response, by its API. A response that is an error has no messages."""
     choices, output = response.get("choices"), response.get("output")
     at = next((response[key] for key in ("created", "created_at") if response.get(key) is not None), None)
@@ -219,7 +219,7 @@ def _body(given: Value) -> Value:
     return inner if isinstance(inner, Mapping) else given
 
 
-def _asked(messages: tuple[Message, ...]) -> str | None:
+def _first_question(messages: tuple[Message, ...]) -> str | None:
     return next((message.text for message in messages if message.role == "user"), None)
 
 

@@ -106,7 +106,7 @@ class _Children:
 
 
 @dataclass(slots=True)
-class _Said:
+class _OpenMessage:
     """An unfinished message, which may continue on later lines.
 
     message: its content so far. lines: the other members of each of its lines. place: FILE:LINE of the first line.
@@ -129,12 +129,12 @@ class _Lines:
     session: str
     agent: str
     is_side: bool
-    made: list[_Said | Message] = field(default_factory=list)
+    made: list[_OpenMessage | Message] = field(default_factory=list)
     calls: dict[str, str] = field(default_factory=dict)
     prompts: dict[str, str] = field(default_factory=dict)
     constant: dict[str, Any] = field(default_factory=dict)
     title: str = ""
-    opened: dict[str, _Said] = field(default_factory=dict)
+    opened: dict[str, _OpenMessage] = field(default_factory=dict)
 
     def add(self, given: Value, place: str, file: ImportFile) -> None:
         """Add one line."""
@@ -177,7 +177,7 @@ class _Lines:
             before.lines.append(around)
             before.message |= {**message, "content": [*before.message["content"], *message["content"]]}
         else:
-            said = _Said({"role": line["type"], **message}, [around], place)
+            said = _OpenMessage({"role": line["type"], **message}, [around], place)
             self.made.append(said)
             if isinstance(identity, str) and isinstance(message.get("content"), list):
                 self.opened[identity] = said
@@ -198,7 +198,7 @@ class _Lines:
 
     def call_of(self, child: _Lines) -> str:
         """Return the id of the call that started a subagent whose lines are in this file; empty if it is unknown."""
-        first = next((each.message.get("content") for each in child.made if isinstance(each, _Said)), None)
+        first = next((each.message.get("content") for each in child.made if isinstance(each, _OpenMessage)), None)
         return self.calls.get(child.agent, "") or (self.prompts.get(first, "") if isinstance(first, str) else "")
 
     def conversation(self, file: ImportFile, meta: Mapping[str, Any], children: Any) -> Conversation:

@@ -210,7 +210,7 @@ class _Import:
                     return f"action/{step.id}.{k}"
         return ""
 
-    def _timed(self, index: int, **fields: object) -> Patch:
+    def _time_fields(self, index: int, **fields: object) -> Patch:
         """Return the given fields if the message has a time of its own, else no fields."""
         return {} if self._own[index] is None else dict(fields)
 
@@ -245,7 +245,7 @@ class _Import:
     ) -> str:
         at = self._times[index]
         patch: Patch = {"messages": [message.element(index)], "message_count": 1}
-        patch |= self._timed(index, last_active_at=at)
+        patch |= self._time_fields(index, last_active_at=at)
         tool = message.name if message.is_result else ""
         return self._say(self._session, patch | (more or {}), at, causes, step, tool)
 
@@ -262,7 +262,7 @@ class _Import:
             for k, call in enumerate(message.calls, start=1)
         ]
         patch: Patch = {"run": self._given.run, "session": self._given.run, "agent": self._given.agent}
-        patch |= {"position": number, "message_index": index} | self._timed(index, started_at=at)
+        patch |= {"position": number, "message_index": index} | self._time_fields(index, started_at=at)
         patch |= {} if self._given.grows else {"position_total": self._total}
         patch |= _present(message=message.text, rationale=message.rationale or None, calls=calls or None)
         if calls:
@@ -270,7 +270,7 @@ class _Import:
             patch |= {"status": "pending", "decision": f"call {tools}"}
         else:
             patch |= {"status": "committed", "decision": "reply", "outcome": "succeeded"}
-            patch |= self._timed(index, ended_at=at)
+            patch |= self._time_fields(index, ended_at=at)
         observation = self._say(f"step/{step_id}", patch, at, [said], str(number))
         step = _Step(number, step_id, at, self._own[index] is not None, observation, message.calls)
         self._steps.append(step)
@@ -298,15 +298,15 @@ class _Import:
         failed = message.failed
         if failed is None:
             failed = output is not None and output.startswith(FAILED)
-        patch: Patch = {"status": "failed" if failed else "succeeded"} | self._timed(index, ended_at=at)
+        patch: Patch = {"status": "failed" if failed else "succeeded"} | self._time_fields(index, ended_at=at)
         content: Value = None
         if output is not None:
             media_type, content = _content(output)
             patch |= {"output": output, "output_type": media_type, "output_bytes": len(output.encode())}
             step.outputs[str(k)] = output
         if failed:
-            patch["error"] = self._timed(index, at=at) | _present(message=output)
-            step.failure = self._timed(index, at=at) | {"step": step.id, "tool": call.tool}
+            patch["error"] = self._time_fields(index, at=at) | _present(message=output)
+            step.failure = self._time_fields(index, at=at) | {"step": step.id, "tool": call.tool}
             step.failure |= _present(input=call.inputs, output=output)
         step.results[k] = self._say(entity, patch, at, [said, step.asked[k]], str(number), call.tool)
         effect = self._given.effect_of(call.tool)
@@ -315,7 +315,7 @@ class _Import:
         self._documents(step, k, content, at, RELATIONS[effect])
         if len(step.results) == len(step.calls):
             done: Patch = {"status": "committed", "outcome": "failed" if step.failure else "succeeded"}
-            self._close(step, done | self._timed(index, ended_at=at), at)
+            self._close(step, done | self._time_fields(index, ended_at=at), at)
 
     def _documents(self, step: _Step, k: int, content: Value, at: int, relation: str) -> None:
         call, number = step.calls[k - 1], str(step.number)
@@ -333,7 +333,7 @@ class _Import:
 
     def _orphan(self, index: int, message: Message) -> None:
         named = message.tool_call_id or message.name or "without id or name"
-        error = self._timed(index, at=self._times[index]) | {
+        error = self._time_fields(index, at=self._times[index]) | {
             "message": f"tool result that answers no open call: {named}"
         }
         self._unread.append(self._message(index, message, self._replies[-1:], {"errors": [error]}))

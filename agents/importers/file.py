@@ -132,7 +132,7 @@ class ImportFile:
         """
         digest = hashlib.sha256(json_text(given).encode()).digest()
         self._seen[digest] += 1
-        return _numbered(digest, self._seen[digest])
+        return _numbered_id(digest, self._seen[digest])
 
     def keep(self, kind: str) -> None:
         """Count an item of a kind that is not understood and is stored unchanged."""
@@ -178,10 +178,10 @@ class ImportFile:
 
 def run_id(given: Value, number: int = 1) -> str:
     """Return the run id of the n-th conversation with this content; see `ImportFile.run_of`."""
-    return _numbered(hashlib.sha256(json_text(given).encode()).digest(), number)
+    return _numbered_id(hashlib.sha256(json_text(given).encode()).digest(), number)
 
 
-def _numbered(digest: bytes, number: int) -> str:
+def _numbered_id(digest: bytes, number: int) -> str:
     return (digest if number == 1 else hashlib.sha256(digest + str(number).encode()).digest()).hex()[:32]
 
 

@@ -210,7 +210,7 @@ def _result_of(block: Any, message: Mapping[str, Value], place: str) -> Message:
 
 def _message(given: Mapping[str, Value], place: str) -> Message:
     if "role" not in given and isinstance(given.get("from"), str):
-        given = _shared(given)
+        given = _sharegpt_message(given)
     role = _name(given, "role", place)
     if not role:
         raise InputError(f"{place}: has no role")
@@ -236,7 +236,7 @@ def _message(given: Mapping[str, Value], place: str) -> Message:
     )
 
 
-def _shared(given: Mapping[str, Value]) -> Mapping[str, Value]:
+def _sharegpt_message(given: Mapping[str, Value]) -> Mapping[str, Value]:
     """Convert a message of ShareGPT, {from, value}. `from` is also stored in `extra` if the role gets another name."""
     speaker = given["from"]
     assert isinstance(speaker, str)

@@ -50,10 +50,10 @@ def importer_of(name: str) -> Importer:
         own: Importer = import_module(OWN[name]).IMPORTER
         return own
     if ":" in name:
-        return _loaded(name, name)
-    installed = _installed()
+        return _load_importer(name, name)
+    installed = _installed_importers()
     if name in installed:
-        return _loaded(name, installed[name])
+        return _load_importer(name, installed[name])
     raise InputError(f"no format is called {name!r}; there are {', '.join(names())}, and your own as MODULE:NAME")
 
 
@@ -66,7 +66,7 @@ def names() -> list[str]:
     Raises:
         InputError: Two packages add a format of the same name.
     """
-    return [*OWN, *sorted(_installed())]
+    return [*OWN, *sorted(_installed_importers())]
 
 
 def every() -> list[Importer]:
@@ -93,7 +93,7 @@ def recognised(sample: Sequence[Line], importers: Sequence[Importer]) -> list[Re
     return [Recognised(importer, what) for importer, what in found if what]
 
 
-def _installed() -> dict[str, str]:
+def _installed_importers() -> dict[str, str]:
     """Return MODULE:NAME of each importer that other packages add, by the format's name."""
     from importlib.metadata import entry_points
 
@@ -108,7 +108,7 @@ def _installed() -> dict[str, str]:
     return found
 
 
-def _loaded(name: str, value: str) -> Importer:
+def _load_importer(name: str, value: str) -> Importer:
     module, _, attribute = value.partition(":")
     try:
         found = getattr(import_module(module), attribute)

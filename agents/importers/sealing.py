@@ -43,12 +43,12 @@ class SealingRecorder:
         causes: Sequence[str] = (), link: Link | None = None, kind: Kind = "assert",
     ) -> str:  # fmt: skip
         """As Recorder.observe."""
-        sealed = None if patch is None else self._sealed(entity, patch)
+        sealed = None if patch is None else self._seal_fields(entity, patch)
         return self._recorder.observe(
             entity, sealed, source=source, observed_at=observed_at, causes=causes, link=link, kind=kind
         )
 
-    def _sealed(self, entity: str, patch: Mapping[str, object]) -> dict[str, object]:
+    def _seal_fields(self, entity: str, patch: Mapping[str, object]) -> dict[str, object]:
         name, _, identity = entity.partition("/")
         key = run_key(identity.partition("#")[0] if name in _OF_A_RUN else self._run)
         fields = self._definition(type_of(entity)).fields

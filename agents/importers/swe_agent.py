@@ -97,7 +97,7 @@ def _messages(history: list[Any], steps: list[Mapping[str, Any]], place: str) ->
             opening = [each for each in history[: _first_reply(history)] if isinstance(each, Mapping)]
             made = [*parse_messages(opening, place)] if opening else []
             for step in steps:
-                made += [_reply(_said(step), step), _result(None, step)]
+                made += [_reply(_response_message(step), step), _result(None, step)]
             return made
         return [*parse_messages(history, place)] if history else []
     made, number, waiting = [], 0, False
@@ -131,7 +131,7 @@ def _plain(given: Any) -> Any:
     return given
 
 
-def _said(step: Mapping[str, Any]) -> Message:
+def _response_message(step: Mapping[str, Any]) -> Message:
     text = step.get("response") or step.get("thought")
     return Message(role="assistant", content=text if isinstance(text, str) else None)
 

@@ -68,7 +68,7 @@ def conversation_of(line: Line, file: ImportFile) -> Conversation:
         "dataset": FORMAT,
         "case": str(given["task_id"]),
         "expected": task.get("actions"),
-        "details": {key: value for key, value in info.items() if key != "task"} | _some(task, "outputs"),
+        "details": {key: value for key, value in info.items() if key != "task"} | _select_keys(task, "outputs"),
         "trial": trial,
     }
     return Conversation(
@@ -78,7 +78,7 @@ def conversation_of(line: Line, file: ImportFile) -> Conversation:
         imported_from=FORMAT,
         place=place,
         default_start=DEFAULT_START,
-        input=_some(task, "instruction", "user_id") or None,
+        input=_select_keys(task, "instruction", "user_id") or None,
         metadata={key: value for key, value in given.items() if key not in ("reward", "info", "traj")},
         judgement=Judgement(
             score=float(reward),
@@ -108,9 +108,9 @@ def documents_of(call: ToolCall, result: Value) -> Iterator[Document]:
     if call.tool.startswith("search_"):
         yield from _flights(result, inputs.get("date"))
     elif isinstance(result, Mapping) and call.tool == "get_user_details":
-        yield from _one("user", inputs.get("user_id"), result)
+        yield from _single_document("user", inputs.get("user_id"), result)
     elif isinstance(result, Mapping) and "reservation_id" in result:
-        yield from _one("reservation", result["reservation_id"], result)
+        yield from _single_document("reservation", result["reservation_id"], result)
     else:
         yield from documents(call, result)
 
@@ -123,16 +123,16 @@ def _flights(result: Value, searched: Value) -> Iterator[Document]:
         elif isinstance(each, Mapping):
             number, date = each.get("flight_number"), each.get("date", searched)
             if isinstance(number, str) and isinstance(date, str):
-                yield from _one("flight", f"{number}-{date}", each)
+                yield from _single_document("flight", f"{number}-{date}", each)
 
 
-def _one(kind: str, identifier: Value, fields: Mapping[str, Value]) -> Iterator[Document]:
+def _single_document(kind: str, identifier: Value, fields: Mapping[str, Value]) -> Iterator[Document]:
     found = document(kind, identifier, fields)
     if found is not None:
         yield found
 
 
-def _some(given: Mapping[str, Value], *keys: str) -> dict[str, Value]:
+def _select_keys(given: Mapping[str, Value], *keys: str) -> dict[str, Value]:
     return {key: given[key] for key in keys if key in given}
 
 

@@ -47,7 +47,7 @@ def following(state: Plain, changes: Sequence[Edit]) -> Plain:
     """
     try:
         for kind, path, *rest in changes:
-            state = _edited(state, path, kind, rest)
+            state = _apply_below(state, path, kind, rest)
     except (LookupError, TypeError, ValueError, AttributeError, RecursionError) as error:
         raise InputError(f"an edit of the state cannot be made in it ({type(error).__name__}: {error})") from None
     return state
@@ -94,7 +94,7 @@ def _compare_lists(before: list[Plain], after: list[Plain], path: Path, found: l
         found.append(["splice", path, head, removed, items])
 
 
-def _edited(inside: Plain, path: Path, kind: str, rest: list[Any]) -> Plain:
+def _apply_below(inside: Plain, path: Path, kind: str, rest: list[Any]) -> Plain:
     """Return the tree with one edit applied below it; only the nodes on the path are copied."""
     if kind == "set" and not path:
         return rest[0]
@@ -107,5 +107,5 @@ def _edited(inside: Plain, path: Path, kind: str, rest: list[Any]) -> Plain:
     elif kind == "set" and len(path) == 1:  # the member may be new
         made[path[0]] = rest[0]
     else:
-        made[path[0]] = _edited(inside[path[0]], path[1:], kind, rest)
+        made[path[0]] = _apply_below(inside[path[0]], path[1:], kind, rest)
     return made

@@ -58,7 +58,7 @@ _FUNCTIONS = (types.FunctionType, types.MethodType, types.BuiltinFunctionType, f
 _ADVICE = "use its parts: JSON values, a dataclass, a pydantic model"
 
 
-class _Unkept(Exception):
+class _NotRecordable(Exception):
     """A value cannot be recorded. path: its position, from the innermost part outwards."""
 
     def __init__(self, reason: str) -> None:
@@ -110,8 +110,8 @@ def dumped(value: object, what: str) -> Plain:
         InputError: The value contains something that cannot be recorded. The message has its path, and what to do.
     """
     try:
-        return _dumped(value)
-    except _Unkept as unkept:
+        return _dump_value(value)
+    except _NotRecordable as unkept:
         raise InputError(f"{what}{''.join(reversed(unkept.path))}: {unkept.reason}") from None
     except RecursionError:
         raise InputError(
@@ -165,7 +165,7 @@ def is_mark(key: str | int) -> bool:
     return key in _LOAD
 
 
-def _dumped(value: Any) -> Plain:
+def _dump_value(value: Any) -> Plain:
     kind = type(value)
     dump = _DUMP.get(kind)
     if dump is not None:
@@ -173,26 +173,26 @@ def _dumped(value: Any) -> Plain:
     if isinstance(value, StandIn):
         return value._tree
     if isinstance(value, enum.Enum):
-        return _enum_dumped(value)
+        return _dump_enum(value)
     if isinstance(value, PurePath):
-        return _path_dumped(value)
+        return _dump_path(value)
     fields = _fields_of(value)
     if fields is None:
-        raise _Unkept(_reason(value))
-    found = {name: _at(f".{name}", each) for name, each in fields.items()}
+        raise _NotRecordable(_reason(value))
+    found = {name: _dump_at(f".{name}", each) for name, each in fields.items()}
     named: dict[str, Plain] = {**found, _CLASS: _type_name(kind)}
     if _is_model(value):
         if extra := value.__pydantic_extra__:
-            named[_EXTRA] = {name: _at(f".{name}", each) for name, each in sorted(extra.items())}
+            named[_EXTRA] = {name: _dump_at(f".{name}", each) for name, each in sorted(extra.items())}
         if unset := sorted(fields.keys() - value.__pydantic_fields_set__):
             named[_UNSET] = unset
     return dict(sorted(named.items()))
 
 
-def _at(place: str, value: object) -> Plain:
+def _dump_at(place: str, value: object) -> Plain:
     try:
-        return _dumped(value)
-    except _Unkept as unkept:
+        return _dump_value(value)
+    except _NotRecordable as unkept:
         unkept.path.append(place)
         raise
 
@@ -219,7 +219,9 @@ def _fields_of(value: Any) -> dict[str, Any] | None:
     ]  # fmt: skip
     if more or len(found) < len(names):
         what = f"{more[0]}, which is not one of its fields" if more else "a field that is not set"
-        raise _Unkept(f"{_a(kind)} with {what}: such an object cannot be recorded; store all of its state in fields")
+        raise _NotRecordable(
+            f"{_with_article(kind)} with {what}: such an object cannot be recorded; store all of its state in fields"
+        )
     return found
 
 
@@ -232,9 +234,9 @@ def _is_model(value: object) -> bool:
 def _type_name(kind: type) -> str:
     name = class_name(kind)
     if not name:
-        raise _Unkept(
-            f"{_a(kind)} cannot be recorded: its class is not found as {kind.__module__}.{kind.__qualname__}; "
-            "move the class to the top of its module"
+        raise _NotRecordable(
+            f"{_with_article(kind)} cannot be recorded: its class is not found as {kind.__module__}.{kind.__qualname__}"
+            "; move the class to the top of its module"
         )
     return name
 
@@ -247,60 +249,66 @@ def _reason(value: object) -> str:
     if isinstance(value, type):
         return f"the class {value.__qualname__} cannot be recorded; use its name, and look it up by that"
     if isinstance(value, BaseException):
-        return f"{_a(kind)} cannot be recorded; use its text"
+        return f"{_with_article(kind)} cannot be recorded; use its text"
     for base in (dict, list, set, frozenset, tuple, str, bytes, int, float):
         if isinstance(value, base):
-            return f"{_a(kind)} cannot be recorded: it would be restored as a {base.__name__}; make it one"
+            return f"{_with_article(kind)} cannot be recorded: it would be restored as a {base.__name__}; make it one"
     if hasattr(value, "__next__"):
-        return f"{_a(kind)} cannot be recorded: it can be read only once; use a list of its values"
-    return f"{_a(kind)} cannot be recorded; {_ADVICE}"
+        return f"{_with_article(kind)} cannot be recorded: it can be read only once; use a list of its values"
+    return f"{_with_article(kind)} cannot be recorded; {_ADVICE}"
 
 
-def _a(kind: type) -> str:
+def _with_article(kind: type) -> str:
     """Return a class's name with its article: `a Thing`, `an Engine`."""
     name = kind.__qualname__
     return f"{'an' if name[:1].lower() in 'aeiou' else 'a'} {name}"
 
 
-def _text_dumped(value: str) -> Plain:
+def _dump_text(value: str) -> Plain:
     if not value.isascii():
         try:
             value.encode()
         except UnicodeEncodeError:
-            raise _Unkept("a text with a lone surrogate (half a character) cannot be recorded; replace it") from None
+            raise _NotRecordable(
+                "a text with a lone surrogate (half a character) cannot be recorded; replace it"
+            ) from None
     return value
 
 
-def _integer_dumped(value: int) -> Plain:
+def _dump_integer(value: int) -> Plain:
     if not INTEGER_MIN <= value < INTEGER_END:
-        raise _Unkept("an integer of more than 64 bits cannot be recorded; use text")
+        raise _NotRecordable("an integer of more than 64 bits cannot be recorded; use text")
     return value
 
 
-def _float_dumped(value: float) -> Plain:
+def _dump_float(value: float) -> Plain:
     if not math.isfinite(value):
-        raise _Unkept(f"{value} is not a JSON number and cannot be recorded; use None, or text")
+        raise _NotRecordable(f"{value} is not a JSON number and cannot be recorded; use None, or text")
     return value
 
 
-def _dict_dumped(value: dict[Any, Any]) -> Plain:
+def _dump_dict(value: dict[Any, Any]) -> Plain:
     if not all(type(key) is str for key in value):
-        return {"refold.dict": [[_at(" (a key)", key), _at(f"[{_shown(key)}]", each)] for key, each in value.items()]}
+        return {
+            "refold.dict": [
+                [_dump_at(" (a key)", key), _dump_at(f"[{_short_repr(key)}]", each)] for key, each in value.items()
+            ]
+        }
     for key in value:
-        _at(" (a key)", key)
-    inner = {key: _at(f"[{_shown(key)}]", each) for key, each in value.items()}
+        _dump_at(" (a key)", key)
+    inner = {key: _dump_at(f"[{_short_repr(key)}]", each) for key, each in value.items()}
     return {"refold.plain": inner} if not _LOAD.keys().isdisjoint(inner) else inner
 
 
-def _list_dumped(value: list[Any] | tuple[Any, ...]) -> list[Plain]:
-    return [_at(f"[{index}]", each) for index, each in enumerate(value)]
+def _dump_list(value: list[Any] | tuple[Any, ...]) -> list[Plain]:
+    return [_dump_at(f"[{index}]", each) for index, each in enumerate(value)]
 
 
-def _set_dumped(value: set[Any] | frozenset[Any]) -> list[Plain]:
-    return sorted((_at(f" (its element {_shown(each)})", each) for each in value), key=msgspec.json.encode)
+def _dump_set(value: set[Any] | frozenset[Any]) -> list[Plain]:
+    return sorted((_dump_at(f" (its element {_short_repr(each)})", each) for each in value), key=msgspec.json.encode)
 
 
-def _datetime_dumped(value: dt.datetime) -> Plain:
+def _dump_datetime(value: dt.datetime) -> Plain:
     zone: dict[str, Plain] = {}
     if isinstance(value.tzinfo, zoneinfo.ZoneInfo) and value.tzinfo.key in _zones():
         zone = {"zone": value.tzinfo.key}
@@ -310,37 +318,37 @@ def _datetime_dumped(value: dt.datetime) -> Plain:
     return {**fold, "refold.datetime": value.isoformat(), **zone}
 
 
-def _time_dumped(value: dt.time) -> Plain:
+def _dump_time(value: dt.time) -> Plain:
     _require_offset(value)
     return {**({"fold": 1} if value.fold else {}), "refold.time": value.isoformat()}
 
 
 def _require_offset(value: dt.datetime | dt.time) -> None:
     if value.tzinfo is not None and not isinstance(value.tzinfo, dt.timezone):
-        raise _Unkept(
-            f"{_a(type(value))} whose tzinfo is {_a(type(value.tzinfo))} cannot be recorded; use "
+        raise _NotRecordable(
+            f"{_with_article(type(value))} whose tzinfo is {_with_article(type(value.tzinfo))} cannot be recorded; use "
             "datetime.timezone, or for a datetime one of zoneinfo.available_timezones()"
         )
 
 
-def _enum_dumped(value: enum.Enum) -> Plain:
+def _dump_enum(value: enum.Enum) -> Plain:
     kind = type(value)
     if kind.__members__.get(value.name) is value:
         return {_CLASS: _type_name(kind), _MEMBER: value.name}
-    return {_CLASS: _type_name(kind), _VALUE: _at(".value", value.value)}
+    return {_CLASS: _type_name(kind), _VALUE: _dump_at(".value", value.value)}
 
 
-def _path_dumped(value: PurePath) -> Plain:
+def _dump_path(value: PurePath) -> Plain:
     kind = type(value)
-    text = _text_dumped(str(value))
+    text = _dump_text(str(value))
     if kind is type(Path()):
         return {"refold.path": text}
     if kind in (PurePosixPath, PureWindowsPath):
         return {"pure": "posix" if kind is PurePosixPath else "windows", "refold.path": text}
-    raise _Unkept(f"{_a(kind)} cannot be recorded; make it a pathlib.Path")
+    raise _NotRecordable(f"{_with_article(kind)} cannot be recorded; make it a pathlib.Path")
 
 
-def _shown(key: object) -> str:
+def _short_repr(key: object) -> str:
     shown = repr(key)
     return shown if len(shown) <= 60 else f"{shown[:57]}..."
 
@@ -352,26 +360,26 @@ def _base64(value: bytes | bytearray) -> str:
 _DUMP: dict[type, Callable[[Any], Plain]] = {
     type(None): lambda value: value,
     bool: lambda value: value,
-    str: _text_dumped,
-    int: _integer_dumped,
-    float: _float_dumped,
-    list: _list_dumped,
-    dict: _dict_dumped,
-    tuple: lambda value: {"refold.tuple": _list_dumped(value)},
-    set: lambda value: {"refold.set": _set_dumped(value)},
-    frozenset: lambda value: {"refold.frozenset": _set_dumped(value)},
+    str: _dump_text,
+    int: _dump_integer,
+    float: _dump_float,
+    list: _dump_list,
+    dict: _dump_dict,
+    tuple: lambda value: {"refold.tuple": _dump_list(value)},
+    set: lambda value: {"refold.set": _dump_set(value)},
+    frozenset: lambda value: {"refold.frozenset": _dump_set(value)},
     bytes: lambda value: {"refold.bytes": _base64(value)},
     bytearray: lambda value: {"refold.bytearray": _base64(value)},
-    dt.datetime: _datetime_dumped,
+    dt.datetime: _dump_datetime,
     dt.date: lambda value: {"refold.date": value.isoformat()},
-    dt.time: _time_dumped,
+    dt.time: _dump_time,
     dt.timedelta: lambda value: {"refold.timedelta": [value.days, value.seconds, value.microseconds]},
     Decimal: lambda value: {"refold.decimal": str(value)},
     UUID: lambda value: {"refold.uuid": str(value)},
 }
 
 
-def _datetime_loaded(tree: Mapping[str, Plain]) -> dt.datetime:
+def _load_datetime(tree: Mapping[str, Plain]) -> dt.datetime:
     found = dt.datetime.fromisoformat(tree["refold.datetime"])
     zone = tree.get("zone")
     if zone in _zones():  # for an unknown name, ZoneInfo would search files and packages
@@ -384,16 +392,16 @@ def _zones() -> frozenset[str]:
     return frozenset(zoneinfo.available_timezones())
 
 
-def _time_loaded(tree: Mapping[str, Plain]) -> dt.time:
+def _load_time(tree: Mapping[str, Plain]) -> dt.time:
     return dt.time.fromisoformat(tree["refold.time"]).replace(fold=1 if tree.get("fold") else 0)
 
 
-def _timedelta_loaded(tree: Mapping[str, Plain]) -> dt.timedelta:
+def _load_timedelta(tree: Mapping[str, Plain]) -> dt.timedelta:
     days, seconds, microseconds = tree["refold.timedelta"]
     return dt.timedelta(days, seconds, microseconds)
 
 
-def _path_loaded(tree: Mapping[str, Plain]) -> PurePath:
+def _load_path(tree: Mapping[str, Plain]) -> PurePath:
     kind = {"posix": PurePosixPath, "windows": PureWindowsPath}.get(tree.get("pure", ""), Path)
     return kind(tree["refold.path"])
 
@@ -444,11 +452,11 @@ _LOAD: dict[str, Callable[[Mapping[str, Plain]], Any]] = {
     "refold.frozenset": lambda tree: frozenset(map(loaded, tree["refold.frozenset"])),
     "refold.bytes": lambda tree: base64.b64decode(tree["refold.bytes"], validate=True),
     "refold.bytearray": lambda tree: bytearray(base64.b64decode(tree["refold.bytearray"], validate=True)),
-    "refold.datetime": _datetime_loaded,
+    "refold.datetime": _load_datetime,
     "refold.date": lambda tree: dt.date.fromisoformat(tree["refold.date"]),
-    "refold.time": _time_loaded,
-    "refold.timedelta": _timedelta_loaded,
+    "refold.time": _load_time,
+    "refold.timedelta": _load_timedelta,
     "refold.decimal": lambda tree: Decimal(tree["refold.decimal"]),
     "refold.uuid": lambda tree: UUID(tree["refold.uuid"]),
-    "refold.path": _path_loaded,
+    "refold.path": _load_path,
 }

@@ -63,7 +63,7 @@ _EXTRA = {
 }  # fmt: skip
 
 
-class _Held(NamedTuple):
+class _KeyRecord(NamedTuple):
     offset: int
     wrapped: bytes
 
@@ -108,7 +108,7 @@ class KafkaKeyRing:
         self._next = 0
         self._read_at = clock_s()
         # By id, each record's key with its offset and value; the first is valid.
-        self._held: dict[str, dict[bytes, _Held]] = {}
+        self._held: dict[str, dict[bytes, _KeyRecord]] = {}
         try:
             self.refresh()
             for key_id, held in self._held.items():
@@ -215,7 +215,7 @@ class KafkaKeyRing:
         except Exception:  # cbor2 raises various errors for invalid bytes; no key ring wrote this record
             return
         if value is not None:
-            self._held.setdefault(key_id, {}).setdefault(record_key, _Held(offset, value))
+            self._held.setdefault(key_id, {}).setdefault(record_key, _KeyRecord(offset, value))
         elif key_id in self._held:
             self._held[key_id].pop(record_key, None)
             if not self._held[key_id]:

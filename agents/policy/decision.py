@@ -75,13 +75,13 @@ def decide(policy: Policy, facts: RunFacts, asked: RecordedRequest) -> PolicyDec
     """
     if asked.kind not in DECIDED_ON:
         return None
-    decision = _by_rule(policy, facts, asked)
+    decision = _decide_by_rule(policy, facts, asked)
     if decision is not None and decision.action == "deny":
         return decision
-    return _by_budget(policy, facts, asked) or _by_loop(policy, facts, asked) or decision
+    return _decide_by_budget(policy, facts, asked) or _decide_by_loop(policy, facts, asked) or decision
 
 
-def _by_rule(policy: Policy, facts: RunFacts, asked: RecordedRequest) -> PolicyDecision | None:
+def _decide_by_rule(policy: Policy, facts: RunFacts, asked: RecordedRequest) -> PolicyDecision | None:
     arguments = arguments_of(asked) if policy.rule else None
     for rule in policy.rule:
         if rule.function:
@@ -94,7 +94,7 @@ def _by_rule(policy: Policy, facts: RunFacts, asked: RecordedRequest) -> PolicyD
     return None
 
 
-def _by_budget(policy: Policy, facts: RunFacts, asked: RecordedRequest) -> PolicyDecision | None:
+def _decide_by_budget(policy: Policy, facts: RunFacts, asked: RecordedRequest) -> PolicyDecision | None:
     """Check the budgets.
 
     Counts of calls may reach the budget but not exceed it. Tokens, cost and time are known only after a call, so the
@@ -121,7 +121,7 @@ def _is_about(budget: str, asked: RecordedRequest) -> bool:
     return budget not in ("model_calls", "tokens", "input_tokens", "output_tokens", "cost_usd") or asked.kind == "model"
 
 
-def _by_loop(policy: Policy, facts: RunFacts, asked: RecordedRequest) -> PolicyDecision | None:
+def _decide_by_loop(policy: Policy, facts: RunFacts, asked: RecordedRequest) -> PolicyDecision | None:
     loop = policy.loop
     if loop is None or any(matches(asked.name, pattern) for pattern in loop.but):
         return None

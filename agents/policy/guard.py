@@ -209,15 +209,15 @@ class GuardedAnswers:
                 self._decisions.ask(decision, asked, question, place.step, now)
             if approval is None or (approval.decision == "requested" and not _is_late(approval, decision, now)):
                 needed = ApprovalNeeded(decision.policy, decision.rule, title, question, decision.why)
-                return _not_made(needed, asked, now)
+                return _denied_call(needed, asked, now)
             if approval.decision == "approved" and not _is_late(approval, decision, approval.at):
                 decision = self._guard.decide(asked, step, is_approved=True)
                 if decision is None:
                     return None
             else:
-                decision = _refused(decision, approval)
+                decision = _refusal(decision, approval)
         self._decisions.deny(decision, asked, place.step, now)
-        return _not_made(PolicyDenied(decision.policy, decision.rule, title, decision.why), asked, now)
+        return _denied_call(PolicyDenied(decision.policy, decision.rule, title, decision.why), asked, now)
 
     def _nth(self, place: CallSite, asked: RecordedRequest) -> int:
         """Return how often this attempt at the step has reached this call; each time needs its own approval."""
@@ -253,7 +253,7 @@ def _is_late(approval: Approval, decision: PolicyDecision, at: int) -> bool:
     return at - approval.asked_at > decision.expires_s * 1e6
 
 
-def _refused(decision: PolicyDecision, approval: Approval) -> PolicyDecision:
+def _refusal(decision: PolicyDecision, approval: Approval) -> PolicyDecision:
     """Return the denial of a call that a person rejected, or whose question expired."""
     why = f"nobody approved it within {decision.expires_s:g} s"
     if approval.decision == "rejected":
@@ -261,7 +261,7 @@ def _refused(decision: PolicyDecision, approval: Approval) -> PolicyDecision:
     return decision._replace(action="deny", why=why)
 
 
-def _not_made(error: PolicyDenied | ApprovalNeeded, asked: RecordedRequest, now: int) -> Call:
+def _denied_call(error: PolicyDenied | ApprovalNeeded, asked: RecordedRequest, now: int) -> Call:
     """Return the recorded call, with its answer, for a call that is not made."""
     if not is_exchange(asked.request):
         tool = asked.name if asked.kind == "tool" else ""

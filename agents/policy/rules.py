@@ -126,7 +126,7 @@ class PolicyRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_d
             return None
         conditions = list(_conditions(self.args))
         for path, condition in conditions:
-            if not condition.holds(_at(arguments, path), if_incomparable=self.action != "allow"):
+            if not condition.holds(_argument_at(arguments, path), if_incomparable=self.action != "allow"):
                 return None
         return ", ".join(f"{'.'.join(path)} {condition}" for path, condition in conditions)
 
@@ -279,7 +279,7 @@ def _conditions(
             yield from _conditions(given, (*path, name))
 
 
-def _at(arguments: Plain, path: tuple[str, ...]) -> Any:
+def _argument_at(arguments: Plain, path: tuple[str, ...]) -> Any:
     for name in path:
         if not isinstance(arguments, dict) or name not in arguments:
             return _MISSING

@@ -90,14 +90,14 @@ class CallRecorder:
             attempt.made.sort(key=_order)
             for made in attempt.made:
                 if made.is_open and made.so_far is not None:
-                    self._settled(made, encoded(made.so_far(), "a response"))
+                    self._settle_call(made, encoded(made.so_far(), "a response"))
             left = [made for made in attempt.made if made.is_open]
             for made in left:
-                error = self._unfinished(made)
+                error = self._unfinished_error(made)
                 made.failure = failure_of(error, self._chance.now_micros())
                 made.duration_ms = (self._chance.monotonic_s() - made.began_s) * 1000
                 made.is_open = False
-        return self._unfinished(*left) if left else None
+        return self._unfinished_error(*left) if left else None
 
     def model(
         self, client: Callable[..., Any], args: Args, kwargs: dict[str, Any], returns: Any, volatile: Volatile = WHOLE
@@ -161,7 +161,7 @@ class CallRecorder:
         ask: Callable[[OpenStep, PendingCall], Any], *, is_async: bool = False, is_said: bool = False,
     ) -> Any:  # fmt: skip
         title = f"{kind}: {name}" if name else kind
-        is_inside, step = self._placed(title)
+        is_inside, step = self._enclosing_step(title)
         if is_inside and is_said:
             raise InputError(f"{title}: called inside a tool, whose result is recorded as a whole; call it in the step")
         make = self._answer_call_async if is_async else self._answer_call
@@ -176,7 +176,7 @@ class CallRecorder:
         with block:
             return call(block)
 
-    def _placed(self, title: str) -> tuple[bool, OpenStep | None]:
+    def _enclosing_step(self, title: str) -> tuple[bool, OpenStep | None]:
         """Return whether a call is part of another one, and the step it is in. Raises if it belongs to no step."""
         require_open(self._run, title)
         is_inside = self in SCOPE.get().inside
@@ -202,16 +202,16 @@ class CallRecorder:
         ask: Callable[[OpenStep, PendingCall], Any], is_said: bool, is_inside: bool, block: CallBlock | None,
     ) -> Any:  # fmt: skip
         step, made = self._begin(kind, name, effect, request, is_inside)
-        if not is_said and self._is_recorded(step, made, is_inside):
+        if not is_said and self._take_recorded_answer(step, made, is_inside):
             return self._served(made, shape, block)
-        inside = partial(self._inside, kind, None if is_inside else f"{self._run.id}#{step.number}")
+        inside = partial(self._call_context, kind, None if is_inside else f"{self._run.id}#{step.number}")
         while True:
             try:
                 with inside():
                     answer = ask(step, made)
                 if is_lazy(answer) and not is_inside:
-                    return self._later(made, answer, shape, block, inside)
-                return self._answered(made, answer, shape.recorded(answer))
+                    return self._deferred_answer(made, answer, shape, block, inside)
+                return self._end_with_answer(made, answer, shape.recorded(answer))
             except BaseException as error:  # recorded, then raised again or retried
                 wait_ms = self._retry_wait(made, error, trying)
                 if wait_ms is None:
@@ -223,19 +223,19 @@ class CallRecorder:
         ask: Callable[[OpenStep, PendingCall], Awaitable[Any]], is_said: bool, is_inside: bool, block: CallBlock | None,
     ) -> Any:  # fmt: skip
         step, made = self._begin(kind, name, effect, request, is_inside)
-        if self._is_recorded(step, made, is_inside):
+        if self._take_recorded_answer(step, made, is_inside):
             if not was_lazy(decoded(made.answer)) and (wait_s := waited_s(made.failure, made.duration_ms)):
                 await asyncio.sleep(wait_s)  # awaited even if the wait is 0, as in a replay
             return self._served(made, shape, block)
-        inside = partial(self._inside, kind, None if is_inside else f"{self._run.id}#{step.number}")
+        inside = partial(self._call_context, kind, None if is_inside else f"{self._run.id}#{step.number}")
         while True:
             try:
                 with inside():
                     answer = await ask(step, made)
                 if is_lazy(answer) and not is_inside:
-                    return self._later(made, answer, shape, block, inside)
+                    return self._deferred_answer(made, answer, shape, block, inside)
                 data = await self._beside_loop.done(partial(shape.recorded, answer), answer)
-                return self._answered(made, answer, data)
+                return self._end_with_answer(made, answer, data)
             except BaseException as error:  # recorded, then raised again or retried
                 wait_ms = self._retry_wait(made, error, trying)
                 if wait_ms is None:
@@ -243,7 +243,7 @@ class CallRecorder:
                 await self._chance.sleep_async(wait_ms / 1000)
 
     @contextmanager
-    def _inside(self, kind: Kind, step: str | None) -> Iterator[None]:
+    def _call_context(self, kind: Kind, step: str | None) -> Iterator[None]:
         """Mark calls made in this context as part of this call. step: the one that records it, RUN#N; None if none."""
         if kind not in _ASKED_OUTSIDE:
             yield
@@ -286,7 +286,7 @@ class CallRecorder:
                     made.place = (step.number, attempt.number)
         return step, made
 
-    def _is_recorded(self, step: OpenStep, made: PendingCall, is_inside: bool) -> bool:
+    def _take_recorded_answer(self, step: OpenStep, made: PendingCall, is_inside: bool) -> bool:
         """Use the recorded answer, if there is one. Return whether there is."""
         if self._is_live or (is_inside and made.effect != "write"):
             return False
@@ -302,7 +302,7 @@ class CallRecorder:
         made.started_at, made.duration_ms, made.is_open = found.started_at, found.duration_ms, False
         return True
 
-    def _tell(self, made: PendingCall) -> None:
+    def _report_end(self, made: PendingCall) -> None:
         """Pass an ended call on, to be made durable by itself. The turn is held, so that its step cannot end before."""
         if made.place is not None:
             self._ended(made)
@@ -314,18 +314,18 @@ class CallRecorder:
         if was_lazy(answer):
             if block is not None:
                 block.hold()
-            ended = _nothing if block is None else block.leave
+            ended = _do_nothing if block is None else block.leave
             return ReplayedStream(shape.served, failed, ended, waited_s(made.failure, made.duration_ms)).given(answer)
         if failed is not None:
             raise failed
         return shape.served(answer)
 
-    def _answered(self, made: PendingCall, answer: Any, data: bytes) -> Any:
+    def _end_with_answer(self, made: PendingCall, answer: Any, data: bytes) -> Any:
         duration_ms = (self._chance.monotonic_s() - made.began_s) * 1000
         with self._lock:
             self._require_open(made)
             made.answer, made.duration_ms, made.is_open = data, duration_ms, False
-            self._tell(made)
+            self._report_end(made)
         return answer
 
     def _retry_wait(self, made: PendingCall, error: BaseException, trying: RetryPolicy) -> int | None:
@@ -340,12 +340,12 @@ class CallRecorder:
             if wait_ms is None:
                 made.duration_ms = (self._chance.monotonic_s() - made.began_s) * 1000
                 made.failure, made.is_open = failure, False
-                self._tell(made)
+                self._report_end(made)
             else:
                 made.retries.append(Retry(attempt=len(made.retries) + 1, failure=failure, backoff_ms=wait_ms))
         return wait_ms
 
-    def _later(
+    def _deferred_answer(
         self, made: PendingCall, answer: Any, shape: Shape, block: CallBlock | None, inside: Inside
     ) -> Any:  # fmt: skip
         """Return the object for the code, if the answer arrives later: recorder/streamed_answers.py."""
@@ -382,30 +382,30 @@ class CallRecorder:
 
     def _require_open(self, made: PendingCall) -> None:
         if not made.is_open:
-            raise self._unfinished(made)
+            raise self._unfinished_error(made)
 
     def _broken(self, made: PendingCall, so_far: bytes, error: BaseException) -> None:
         """Record an answer that ended with an error after its first pieces."""
         with self._lock:
             if made.is_open:
                 made.answer, made.so_far = so_far, None
-        self._failed(made, error)
+        self._end_with_failure(made, error)
 
     def _end_answered(self, made: PendingCall, answer: Plain) -> None:
         data = encoded(answer, "a response")
         with self._lock:
             if made.is_open:
-                self._settled(made, data)
-                self._tell(made)
+                self._settle_call(made, data)
+                self._report_end(made)
 
-    def _failed(self, made: PendingCall, error: BaseException) -> None:
+    def _end_with_failure(self, made: PendingCall, error: BaseException) -> None:
         self._retry_wait(made, error, _ONCE)
 
-    def _settled(self, made: PendingCall, answer: bytes) -> None:
+    def _settle_call(self, made: PendingCall, answer: bytes) -> None:
         made.answer, made.duration_ms = answer, (self._chance.monotonic_s() - made.began_s) * 1000
         made.is_open, made.so_far = False, None
 
-    def _unfinished(self, *left: PendingCall) -> Unfinished:
+    def _unfinished_error(self, *left: PendingCall) -> Unfinished:
         names = ", ".join(made.name or made.kind for made in left)
         return Unfinished(f"run {self._run.id}: a step ended before its calls ({names}): wait for them in the step")
 
@@ -417,8 +417,8 @@ class CallRecorder:
 
     def opened(self, kind: Kind, name: str, request: Plain) -> OpenCall:
         """Begin a call that ends later."""
-        with self._opening(kind, name, request) as (step, made, block, is_inside):
-            is_recorded = self._is_recorded(step, made, is_inside)
+        with self._begin_opened_call(kind, name, request) as (step, made, block, is_inside):
+            is_recorded = self._take_recorded_answer(step, made, is_inside)
         return self._open(made, block, step, is_recorded=is_recorded)
 
     def opened_run(self, name: str, request: Plain) -> OpenRun:
@@ -428,7 +428,7 @@ class CallRecorder:
                 f"run {self._run.id}: a run of {name} within it must begin in the run's own code, not in a tool or a "
                 "model's client, whose result is recorded as a whole: begin it there with log.run, as a separate run"
             )
-        with self._opening("run", name, request) as (step, made, block, _):
+        with self._begin_opened_call("run", name, request) as (step, made, block, _):
             asked = made.asked(self._redact)
             place = CallSite(step.number, step.name, step.attempt.number)
             found = None if self._is_live else self._answers.call(place, asked)
@@ -439,12 +439,12 @@ class CallRecorder:
         return OpenRun(opened, found, place, failed, made.branch, nth, asked.hash)
 
     @contextmanager
-    def _opening(
+    def _begin_opened_call(
         self, kind: Kind, name: str, request: Plain
     ) -> Iterator[tuple[OpenStep, PendingCall, CallBlock | None, bool]]:
         """Begin a call, in the open step or in its own step, which ends if this fails."""
         title = f"{kind}: {name}"
-        is_inside, step = self._placed(title)
+        is_inside, step = self._enclosing_step(title)
         block = CallBlock(self._run, title) if step is None and not is_inside else None
         if block is not None:
             block.__enter__()
@@ -456,7 +456,7 @@ class CallRecorder:
             raise
 
     def _open(self, made: PendingCall, block: CallBlock | None, step: OpenStep, *, is_recorded: bool) -> OpenCall:
-        answer, fail = partial(self._end_answered, made), partial(self._failed, made)
+        answer, fail = partial(self._end_answered, made), partial(self._end_with_failure, made)
         place = f"{self._run.id}#{step.number}"
         return OpenCall(
             made, block, place, is_recorded=is_recorded, answer=answer, fail=fail, beside_loop=self._beside_loop
@@ -466,7 +466,7 @@ class CallRecorder:
 
     def _send_write(self, step: OpenStep, made: PendingCall, tool: Tool, args: Args, kwargs: dict[str, Any]) -> Any:
         self._settle()
-        arguments = self._prepared(step, made, tool)
+        arguments = self._prepare_request(step, made, tool)
         send = partial(tool.send, args, kwargs)
         redact = self._redact.for_answers_to(decoded(made.request))
         return tool.shape.served(self._backend.perform(tool, made.key, arguments, step.number, send, redact))
@@ -475,13 +475,13 @@ class CallRecorder:
         self, step: OpenStep, made: PendingCall, tool: Tool, args: Args, kwargs: dict[str, Any]
     ) -> Any:
         await in_thread(self._settle)
-        arguments = self._prepared(step, made, tool)
+        arguments = self._prepare_request(step, made, tool)
         send = partial(tool.send_async, args, kwargs)
         redact = self._redact.for_answers_to(decoded(made.request))
         found = await self._backend.perform_async(tool, made.key, arguments, step.number, send, redact)
         return tool.shape.served(found)
 
-    def _prepared(self, step: OpenStep, made: PendingCall, tool: Tool) -> Plain:
+    def _prepare_request(self, step: OpenStep, made: PendingCall, tool: Tool) -> Plain:
         """Return the request to be sent, as it is recorded. Everything recorded before is written, after redaction."""
         asked = made.asked(self._redact)
         with self._lock:
@@ -492,7 +492,7 @@ class CallRecorder:
         return asked.request
 
 
-def _nothing(error: BaseException | None) -> None:
+def _do_nothing(error: BaseException | None) -> None:
     pass
 
 

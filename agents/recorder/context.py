@@ -272,7 +272,7 @@ def current(tool: str) -> Caller | None:
         require_open(scope.run, tool)
         return scope.run
     if _open:
-        return _adopting(tool, scope)
+        return _adopting_caller(tool, scope)
     run = "" if scope.is_plain else run_of_parent()
     if run:
         raise StrayCall(
@@ -329,7 +329,7 @@ def require_open(run: Caller, what: str) -> None:
         )
 
 
-def _adopting(tool: str, scope: Scope) -> Caller | None:
+def _adopting_caller(tool: str, scope: Scope) -> Caller | None:
     runs = [run for run in list(_open.values()) if not run.has_ended]
     departures = [error for run in runs if (error := run.stray(f"call the tool {tool} outside of the run")) is not None]
     if departures:

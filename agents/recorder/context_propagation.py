@@ -116,7 +116,7 @@ def _class(name: str) -> type | None:
     return getattr(found, attribute, None)
 
 
-def _branched(
+def _scope_of(
     work: object, *, is_waited_for: bool = False, is_thread: bool = False, is_callback: bool = False
 ) -> Scope | None:
     """Return the scope of work that is started here; None outside of every run."""
@@ -146,7 +146,7 @@ def _name_of(work: object) -> str:
     return name if isinstance(name, str) and name else type(work).__name__
 
 
-def _carried(work: Function, scope: Scope) -> Function:
+def _carry_scope(work: Function, scope: Scope) -> Function:
     @functools.wraps(work, updated=())
     def carried(*args: Any, **kwargs: Any) -> Any:
         token, outer = SCOPE.set(scope), WORK.branch
@@ -162,13 +162,13 @@ def _carried(work: Function, scope: Scope) -> Function:
     return carried
 
 
-def _starting(start: Function) -> Function:
+def _wrap_thread_start(start: Function) -> Function:
     @functools.wraps(start)
     def started(self: threading.Thread) -> None:
         if not (_serves_a_pool(self) or self.name.startswith(OWN_THREADS)):
-            scope = _branched(getattr(self, "_target", None) or self, is_thread=True)
+            scope = _scope_of(getattr(self, "_target", None) or self, is_thread=True)
             if scope is not None:
-                self.run = _carried(self.run, scope)  # type: ignore[method-assign]
+                self.run = _carry_scope(self.run, scope)  # type: ignore[method-assign]
         start(self)
 
     return started
@@ -180,19 +180,19 @@ def _serves_a_pool(thread: threading.Thread) -> bool:
     return module in {"concurrent.futures.thread", "multiprocessing.pool"}
 
 
-def _submitting(*, is_callback: bool) -> Callable[[Function], Function]:
+def _wrap_submit(*, is_callback: bool) -> Callable[[Function], Function]:
     def wrapper(submit: Function) -> Function:
         @functools.wraps(submit)
         def submitted(self: Any, fn: Function, /, *args: Any, **kwargs: Any) -> Any:
-            scope = _branched(fn, is_thread=not is_callback, is_callback=is_callback)
-            return submit(self, fn if scope is None else _carried(fn, scope), *args, **kwargs)
+            scope = _scope_of(fn, is_thread=not is_callback, is_callback=is_callback)
+            return submit(self, fn if scope is None else _carry_scope(fn, scope), *args, **kwargs)
 
         return submitted
 
     return wrapper
 
 
-def _pooling(*callbacks: int) -> Callable[[Function], Function]:
+def _wrap_pool_method(*callbacks: int) -> Callable[[Function], Function]:
     """Wrap a method of a pool of multiprocessing: work for threads carries its scope, work for processes is marked.
 
     callbacks: their positions among the positional arguments after the function.
@@ -201,20 +201,20 @@ def _pooling(*callbacks: int) -> Callable[[Function], Function]:
     def wrapper(method: Function) -> Function:
         @functools.wraps(method)
         def pooled(self: Any, func: Function, *args: Any, **kwargs: Any) -> Any:
-            scope = _branched(func, is_thread=True)
+            scope = _scope_of(func, is_thread=True)
             if scope is None:
                 return method(self, func, *args, **kwargs)
             if isinstance(self, sys.modules["multiprocessing.pool"].ThreadPool):
-                func = _carried(func, scope)
+                func = _carry_scope(func, scope)
             else:
                 func = WorkForProcess(_run_of(scope), func)
             given = [
-                _carried(each, scope) if index in callbacks and each is not None else each
+                _carry_scope(each, scope) if index in callbacks and each is not None else each
                 for index, each in enumerate(args)
             ]
             for name in ("callback", "error_callback"):
                 if kwargs.get(name) is not None:
-                    kwargs[name] = _carried(kwargs[name], scope)
+                    kwargs[name] = _carry_scope(kwargs[name], scope)
             return method(self, func, *given, **kwargs)
 
         return pooled
@@ -222,7 +222,7 @@ def _pooling(*callbacks: int) -> Callable[[Function], Function]:
     return wrapper
 
 
-def _handing(submit: Function) -> Function:
+def _wrap_process_submit(submit: Function) -> Function:
     @functools.wraps(submit)
     def submitted(self: Any, fn: Function, /, *args: Any, **kwargs: Any) -> Any:
         scope = SCOPE.get()
@@ -231,7 +231,7 @@ def _handing(submit: Function) -> Function:
     return submitted
 
 
-def _starting_process(start: Function) -> Function:
+def _wrap_process_start(start: Function) -> Function:
     @functools.wraps(start)
     def started(self: Any) -> None:
         scope = SCOPE.get()
@@ -242,7 +242,7 @@ def _starting_process(start: Function) -> Function:
     return started
 
 
-def _starting_program(begin: Function) -> Function:
+def _wrap_program_start(begin: Function) -> Function:
     """Wrap Popen's start of a program; asyncio uses it too."""
 
     @functools.wraps(begin)
@@ -259,7 +259,7 @@ def _starting_program(begin: Function) -> Function:
     return begun
 
 
-def _calling_shell(system: Function) -> Function:
+def _wrap_system(system: Function) -> Function:
     @functools.wraps(system)
     def called(command: Any) -> Any:
         run = SCOPE.get().run
@@ -268,7 +268,7 @@ def _calling_shell(system: Function) -> Function:
     return called
 
 
-def _becoming_program(function: Function) -> Function:
+def _wrap_execv(function: Function) -> Function:
     """Wrap execv, which passes on the environment of this process."""
     bare = os.execve
 
@@ -280,7 +280,7 @@ def _becoming_program(function: Function) -> Function:
     return become
 
 
-def _given_environment(function: Function) -> Function:
+def _wrap_with_environment(function: Function) -> Function:
     """Wrap functions that take the environment as their third argument, where None means this process's own."""
 
     @functools.wraps(function)
@@ -304,7 +304,7 @@ def _run_of(scope: Scope) -> str:
     return "" if scope.run is None else scope.run.id
 
 
-def _creating(create: Function) -> Function:
+def _wrap_task_creation(create: Function) -> Function:
     """Wrap the creation of tasks. A task inherits its creator's scope automatically; the wrapper also sets its branch.
 
     The branch is in the task's own context, because asyncio.to_thread copies that. A given context may be shared with
@@ -313,7 +313,7 @@ def _creating(create: Function) -> Function:
 
     @functools.wraps(create)
     def created(self: Any, coro: Any, **kwargs: Any) -> asyncio.Task[Any]:
-        scope = _branched(coro, is_waited_for=not self.is_running())
+        scope = _scope_of(coro, is_waited_for=not self.is_running())
         if scope is not None and kwargs.get("context") is None:
             kwargs["context"] = copy_context()
             kwargs["context"].run(SCOPE.set, scope)
@@ -327,17 +327,17 @@ def _creating(create: Function) -> Function:
 
 
 _PLACES: tuple[tuple[object, tuple[str, ...], Callable[[Function], Function]], ...] = (
-    (threading.Thread, ("start",), _starting),
-    (ThreadPoolExecutor, ("submit",), _submitting(is_callback=False)),
-    (Future, ("add_done_callback",), _submitting(is_callback=True)),
-    ("multiprocessing.pool:Pool", ("apply_async",), _pooling(2, 3)),
-    ("multiprocessing.pool:Pool", ("_map_async",), _pooling(3, 4)),
-    ("multiprocessing.pool:Pool", ("imap", "imap_unordered"), _pooling()),
-    (BaseEventLoop, ("create_task",), _creating),
-    (BaseProcess, ("start",), _starting_process),
-    ("concurrent.futures.process:ProcessPoolExecutor", ("submit",), _handing),
-    (subprocess.Popen, ("__init__",), _starting_program),
-    (os, ("system",), _calling_shell),
-    (os, ("execv",), _becoming_program),
-    (os, ("execve", "posix_spawn", "posix_spawnp"), _given_environment),  # other functions of os call these
+    (threading.Thread, ("start",), _wrap_thread_start),
+    (ThreadPoolExecutor, ("submit",), _wrap_submit(is_callback=False)),
+    (Future, ("add_done_callback",), _wrap_submit(is_callback=True)),
+    ("multiprocessing.pool:Pool", ("apply_async",), _wrap_pool_method(2, 3)),
+    ("multiprocessing.pool:Pool", ("_map_async",), _wrap_pool_method(3, 4)),
+    ("multiprocessing.pool:Pool", ("imap", "imap_unordered"), _wrap_pool_method()),
+    (BaseEventLoop, ("create_task",), _wrap_task_creation),
+    (BaseProcess, ("start",), _wrap_process_start),
+    ("concurrent.futures.process:ProcessPoolExecutor", ("submit",), _wrap_process_submit),
+    (subprocess.Popen, ("__init__",), _wrap_program_start),
+    (os, ("system",), _wrap_system),
+    (os, ("execv",), _wrap_execv),
+    (os, ("execve", "posix_spawn", "posix_spawnp"), _wrap_with_environment),  # other functions of os call these
 )

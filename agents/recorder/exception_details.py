@@ -70,7 +70,7 @@ class NoForm(Exception):
 def details_of(error: BaseException) -> Plain:
     """Return the details of an exception; None if there are none. It keeps what it can, and never raises."""
     try:
-        return _Taking().details(error, DEPTH_MAX) or None
+        return _DetailsWriter().details(error, DEPTH_MAX) or None
     except Exception:  # even reading the attributes of some classes raises
         return None
 
@@ -88,7 +88,7 @@ def text_of(text: str) -> str:
     return text.encode("utf-8", "backslashreplace").decode()
 
 
-class _Taking:
+class _DetailsWriter:
     """Converts an exception to details, up to VALUES_MAX values and TEXT_MAX characters."""
 
     def __init__(self) -> None:
@@ -118,7 +118,7 @@ class _Taking:
 
     def _nested_details(self, error: BaseException, levels: int) -> dict[str, Plain]:
         """Return the details of an exception that another one holds."""
-        text = self._counted(exception_message(error))
+        text = self._count_text(exception_message(error))
         return {"exception": class_name(type(error)), "message": text, **self.details(error, levels)}
 
     def _own_details(self, error: BaseException, levels: int) -> dict[str, Plain]:
@@ -135,7 +135,7 @@ class _Taking:
                 left["args"] = "tuple"
         for name, value in _fields_of(error):
             try:
-                fields[self._counted(name)] = self.value(value, levels - 2)
+                fields[self._count_text(name)] = self.value(value, levels - 2)
             except NoForm:
                 left[name] = class_name(type(value))
         return {**found, **({"fields": fields} if fields else {}), **({"left": left} if left else {})}
@@ -162,7 +162,7 @@ class _Taking:
         if value is None or kind is bool or is_number:
             return value
         if kind is str:
-            return self._counted(value)
+            return self._count_text(value)
         if kind is list:
             return [self.value(each, levels - 1) for each in value]
         if kind is dict:
@@ -173,7 +173,7 @@ class _Taking:
     def _dict(self, value: dict[Any, Any], levels: int) -> Plain:
         is_form = len(value) == 1 and str(next(iter(value))).startswith(_PREFIX)
         if all(type(key) is str for key in value) and not is_form:
-            return {self._counted(key): self.value(each, levels - 1) for key, each in value.items()}
+            return {self._count_text(key): self.value(each, levels - 1) for key, each in value.items()}
         pairs = [[self.value(key, levels - 3), self.value(each, levels - 3)] for key, each in value.items()]
         return {f"{_PREFIX}dict": pairs}
 
@@ -182,7 +182,7 @@ class _Taking:
             items = value if kind is tuple else sorted(value, key=repr)  # the order of sets differs in each process
             return kind.__name__, [self.value(each, levels - 2) for each in items]
         if kind is bytes:
-            return "bytes", kept(self._counted(value))
+            return "bytes", kept(self._count_text(value))
         if issubclass(kind, enum.Enum):
             return "enum", [class_name(kind), self.value(value.name, levels - 2)]
         if issubclass(kind, BaseException):
@@ -200,10 +200,10 @@ class _Taking:
             raise NoForm from None
         if depth_of(tree) > levels:
             raise NoForm
-        self._counted(msgspec.json.encode(tree))
+        self._count_text(msgspec.json.encode(tree))
         return tree
 
-    def _counted(self, given: Any) -> Any:
+    def _count_text(self, given: Any) -> Any:
         self._text -= len(given)
         if self._text < 0 or (isinstance(given, str) and text_of(given) != given):
             raise NoForm
@@ -213,7 +213,7 @@ class _Taking:
         """Return the form of a body. One that is too long is left out."""
         body = body_of(data)
         try:
-            return self._counted(body) if isinstance(body, str) else body
+            return self._count_text(body) if isinstance(body, str) else body
         except NoForm:
             return None
 
@@ -274,13 +274,13 @@ class ExceptionBuilder:
         if any("__del__" in vars(base) for base in kind.__mro__):
             return
         if class_name(kind) == _PYDANTIC:
-            yield from (self._chained(each, details) for each in self._validation_errors(kind, details))
+            yield from (self._chain(each, details) for each in self._validation_errors(kind, details))
             return
-        yield self._filled(kind, message, details)
+        yield self._fill(kind, message, details)
         if type(kind) is type and not any("__init_subclass__" in vars(base) for base in kind.__mro__[:-1]):
             lookalike: Any = type(kind.__name__, (kind,), {"__str__": lambda error: message})
             lookalike.__module__, lookalike.__qualname__ = kind.__module__, kind.__qualname__
-            yield self._filled(lookalike, message, details)
+            yield self._fill(lookalike, message, details)
 
     def fields(self, details: Mapping[str, Plain]) -> tuple[dict[str, Any], dict[str, str]]:
         """Return the attributes that can be restored here, and for each of the others the reason why not."""
@@ -293,7 +293,7 @@ class ExceptionBuilder:
                 left[name] = str(why)
         return found, left
 
-    def _filled(self, kind: type[BaseException], message: str, details: Mapping[str, Plain]) -> BaseException:
+    def _fill(self, kind: type[BaseException], message: str, details: Mapping[str, Plain]) -> BaseException:
         fields, left = self.fields(details)
         try:
             args = tuple(self.value(each) for each in details.get("args", [message] if message else []))
@@ -310,9 +310,9 @@ class ExceptionBuilder:
                 _dict_of(error)[name] = value
         if left:
             noted(error, f"not recorded of it: {', '.join(f'{name} ({each})' for name, each in left.items())}")
-        return self._chained(error, details)
+        return self._chain(error, details)
 
-    def _chained(self, error: BaseException, details: Mapping[str, Plain]) -> BaseException:
+    def _chain(self, error: BaseException, details: Mapping[str, Plain]) -> BaseException:
         cause, context = (
             self._nested_exception(details[key]) if key in details else None for key in ("cause", "context")
         )
@@ -341,13 +341,13 @@ class ExceptionBuilder:
         if not name.startswith(_PREFIX):
             return {key: self.value(each) for key, each in form.items()}
         try:
-            return self._of(name.removeprefix(_PREFIX), form[name])
+            return self._value_of(name.removeprefix(_PREFIX), form[name])
         except NoForm:
             raise
         except Exception as error:  # constructors of exceptions may raise anything
             raise NoForm(f"{name.removeprefix(_PREFIX)}: {type(error).__name__}: {error}") from None
 
-    def _of(self, name: str, form: Plain) -> Any:
+    def _value_of(self, name: str, form: Plain) -> Any:
         if name in _SEVERAL:
             return _SEVERAL[name]([self.value(each) for each in form])
         if name == "dict":

@@ -58,12 +58,12 @@ def failure_of(error: BaseException, at: int, *, tool: str = "", given: Plain = 
 
 def raised(failure: Failure) -> BaseException:
     """Return the exception to raise again: of its recorded class if that is imported here, or a replacement."""
-    return _recreated(failure.exception, failure.message, failure.details, failure)
+    return _recreate(failure.exception, failure.message, failure.details, failure)
 
 
-def _recreated(name: str, message: str, details: Plain, failure: Failure | None = None) -> BaseException:
+def _recreate(name: str, message: str, details: Plain, failure: Failure | None = None) -> BaseException:
     known: Mapping[str, Plain] = details if isinstance(details, dict) else {}
-    making = ExceptionBuilder(_recreated)
+    making = ExceptionBuilder(_recreate)
     found, why = _class_of(name), "its class is not imported here"
     if found is not None:
         why = "it could not be made again"

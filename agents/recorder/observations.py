@@ -118,7 +118,7 @@ def calls_answered(run: str, number: int, calls: Mapping[str, Call], seal: Seal)
         seal: Encrypts them.
     """
     entity = step_entity(run, number)
-    return {"answered": {key: seal(entity, "answered", to_tree(_call_written(call))) for key, call in calls.items()}}
+    return {"answered": {key: seal(entity, "answered", to_tree(_call_json(call))) for key, call in calls.items()}}
 
 
 def attempt_failed(run: str, number: int, attempt: Attempt, seal: Seal) -> Patch:
@@ -190,11 +190,11 @@ def _journal(entity: str, attempt: int, journal: Plain, seal: Seal) -> Patch:
 
 def _attempt_tree(attempt: Attempt) -> Plain:
     """Return an attempt's tree. Payloads are exact, as in a journal; the order of its own members is fixed."""
-    calls = tuple(map(_call_written, attempt.calls))
-    return to_tree(replace(attempt, calls=calls, failure=_failure_written(attempt.failure)))
+    calls = tuple(map(_call_json, attempt.calls))
+    return to_tree(replace(attempt, calls=calls, failure=_failure_json(attempt.failure)))
 
 
-def _call_written(call: Call) -> Call:
+def _call_json(call: Call) -> Call:
     return replace(
         call,
         asked=replace(
@@ -203,12 +203,12 @@ def _call_written(call: Call) -> Call:
             found_by=json_fidelity.written(call.asked.found_by),
         ),
         answer=json_fidelity.written(call.answer),
-        failure=_failure_written(call.failure),
-        retries=tuple(replace(each, failure=_failure_written(each.failure)) for each in call.retries),
+        failure=_failure_json(call.failure),
+        retries=tuple(replace(each, failure=_failure_json(each.failure)) for each in call.retries),
     )
 
 
-def _failure_written(failure: Any) -> Any:
+def _failure_json(failure: Any) -> Any:
     if failure is None or failure.input is failure.output is failure.details is None:
         return failure
     payloads = {name: json_fidelity.written(getattr(failure, name)) for name in ("input", "output", "details")}

@@ -45,10 +45,10 @@ def part_of(run: Stepping, name: str) -> ParallelBranch | None:
         is_waited_for = step is None or (step.is_parallel and not is_under_way(step))
         if not branch.part and not branch.is_racing and is_waited_for and branch.is_alone():
             return None
-        return _begun(run, name, branch)
+        return _begin_branch(run, name, branch)
 
 
-def _begun(run: Stepping, name: str, branch: ExecutionBranch) -> ParallelBranch:
+def _begin_branch(run: Stepping, name: str, branch: ExecutionBranch) -> ParallelBranch:
     require_open(run, name)
     if branch.part:
         raise InputError(
@@ -112,7 +112,7 @@ class FunctionBranch:
         """Call the function, and return its result."""
         while True:
             try:
-                with self._begun():
+                with self._open_branch():
                     result = function()
                     self._shape.recorded(result)
                     return result
@@ -126,7 +126,7 @@ class FunctionBranch:
         """Await the coroutine function, and return its result."""
         while True:
             try:
-                with self._begun():
+                with self._open_branch():
                     result = await function()
                     self._shape.recorded(result)
                     return result
@@ -136,12 +136,12 @@ class FunctionBranch:
                     raise
                 await self._chance.sleep_async(wait_ms / 1000)
 
-    def _begun(self) -> ParallelBranch:
+    def _open_branch(self) -> ParallelBranch:
         part, self._part = self._part, None
         self._tries += 1
         branch = branch_of(SCOPE.get())
         assert branch is not None, "it was on one before"
-        return part or _begun(self._run, self._name, branch)
+        return part or _begin_branch(self._run, self._name, branch)
 
     def _retry_wait(self, error: BaseException) -> int | None:
         is_ours = isinstance(error, RefoldError) and not isinstance(error, RecordedFailure)

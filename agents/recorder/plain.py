@@ -77,7 +77,7 @@ def encoded(value: object, what: str) -> bytes:
     try:
         data = _in_order(value, _encode(value))
     except _NOT_JSON:  # or a set whose elements cannot be ordered
-        data = _encode(_request_dumped(value, what))
+        data = _encode(_dump_request(value, what))
     # A check without visiting many values: with few brackets it is not deep, and without long digits no number is long.
     if data.count(b"[") + data.count(b"{") > DEPTH_MAX or _LONG_NUMBER in data.translate(_NOUGHTS):
         _holdable(data, what)
@@ -131,7 +131,7 @@ def _plainly(value: Any) -> bytes | None:
         return None
 
 
-def _request_dumped(value: Any, what: str) -> Plain:
+def _dump_request(value: Any, what: str) -> Plain:
     """Return a request with marks; an error names the argument."""
     if not isinstance(value, dict) or not value.keys() <= {"args", "kwargs"}:
         return dumped(value, what)
@@ -181,9 +181,9 @@ class Shape:
             InputError: Another value would be restored. The message says how to name the type.
         """
         if answer is None or self._returns is None:
-            return self._kept(answer)
-        data = self._typed(answer)
-        return data if data is not None else _encode({ANSWER: decoded(self._kept(answer))})
+            return self._encode_answer(answer)
+        data = self._encode_typed(answer)
+        return data if data is not None else _encode({ANSWER: decoded(self._encode_answer(answer))})
 
     def served(self, answer: Plain) -> Any:
         """Return the answer as the code got it.
@@ -196,11 +196,11 @@ class Shape:
         if isinstance(answer, dict) and answer.keys() == {ANSWER}:
             return loaded(answer)
         try:
-            return msgspec.convert(answer, self._returns, str_keys=True, dec_hook=_loaded)
+            return msgspec.convert(answer, self._returns, str_keys=True, dec_hook=_load_model)
         except (msgspec.ValidationError, TypeError, ValueError, NotImplementedError) as error:
             raise InputError(f"{self._what}: the recorded answer is not a {_name(self._returns)}: {error}") from error
 
-    def _kept(self, answer: object) -> bytes:
+    def _encode_answer(self, answer: object) -> bytes:
         try:
             return kept(answer, f"{self._what}: its answer")
         except InputError as error:
@@ -208,7 +208,7 @@ class Shape:
                 f"{error}; or give a type that msgspec or pydantic can decode from JSON, as returns="
             ) from None
 
-    def _typed(self, answer: Any) -> bytes | None:
+    def _encode_typed(self, answer: Any) -> bytes | None:
         """Return the JSON of the named type; None if a replay would restore another value."""
         try:
             data = _json(answer)
@@ -273,17 +273,17 @@ def _is_plain_type(returns: Any) -> bool:
 _UNION = type(int | str)
 
 
-def _dumped(value: Any) -> object:
+def _dump_model(value: Any) -> object:
     if hasattr(value, "model_dump"):
         return value.model_dump(mode="json")
     raise TypeError(f"{type(value).__qualname__} is not a JSON value")
 
 
-_encode = msgspec.json.Encoder(enc_hook=_dumped).encode
+_encode = msgspec.json.Encoder(enc_hook=_dump_model).encode
 _NOT_JSON = (TypeError, NotImplementedError, OverflowError, ValueError, RecursionError)
 
 
-def _loaded(kind: Any, value: Any) -> Any:
+def _load_model(kind: Any, value: Any) -> Any:
     if hasattr(kind, "model_validate"):
         return kind.model_validate(value)
     raise NotImplementedError(f"{_name(kind)} cannot be made from JSON")
@@ -301,7 +301,7 @@ def _sorted_sets(value: object, data: bytes) -> bytes:
     """Return JSON with the elements of sets sorted, because their order differs in each process. Other orders stay."""
     if b"[" not in data:
         return data
-    ordered = msgspec.json.encode(value, enc_hook=_dumped, order="deterministic")
+    ordered = msgspec.json.encode(value, enc_hook=_dump_model, order="deterministic")
     return data if decoded(ordered) == decoded(data) else ordered
 
 

@@ -153,7 +153,7 @@ class Run(RunSteps):
             return self.__exit__(kind, error, trace)
         self._leave_scope()
         try:
-            await self._ending(error).record_beside_loop()
+            await self._run_end(error).record_beside_loop()
         finally:
             left(self)
 
@@ -182,9 +182,9 @@ class Run(RunSteps):
     def end(self, error: BaseException | None) -> None:
         """Record how the run ended, by the code's error if any; durable on return. Raises the Departure, if the code
         departed from the recording and caught the error."""
-        self._ending(error).record()
+        self._run_end(error).record()
 
-    def _ending(self, error: BaseException | None) -> RunEnd:
+    def _run_end(self, error: BaseException | None) -> RunEnd:
         if self.has_ended:
             raise RecordingFailed(f"run {self.id} has ended")
         unfinished = end_with_run(self, error)

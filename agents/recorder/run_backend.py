@@ -82,32 +82,32 @@ class ReplayBackend:
 
     def read(self, entity: str, at: Any) -> Plain:
         """Refuse."""
-        raise self._refused(f"read {entity}")
+        raise self._refusal(f"read {entity}")
 
     def fields(self, entity: str, answer: Plain) -> Mapping[str, Any]:
         """Return the recorded values."""
         if "fields" not in answer:
-            raise self._refused(f"look up a read of {entity}")
+            raise self._refusal(f"look up a read of {entity}")
         found: Mapping[str, Any] = answer["fields"]
         return found
 
     def observe(self, entity: str, patch: Mapping[str, Any], step: int, causes: tuple[str, ...],
                 given: Mapping[str, Any]) -> str:  # fmt: skip
         """Refuse."""
-        raise self._refused(f"observe {entity}")
+        raise self._refusal(f"observe {entity}")
 
     def perform(self, tool: Tool, key: str, arguments: Plain, step: int, send: Callable[[str], Any],
                 redact: Redact) -> Plain:  # fmt: skip
         """Refuse."""
-        raise self._refused(f"run the write tool {tool.name}")
+        raise self._refusal(f"run the write tool {tool.name}")
 
     async def perform_async(self, tool: Tool, key: str, arguments: Plain, step: int,
                             send: Callable[[str], Awaitable[Any]], redact: Redact) -> Plain:  # fmt: skip
         """Refuse."""
-        raise self._refused(f"run the write tool {tool.name}")
+        raise self._refusal(f"run the write tool {tool.name}")
 
     @staticmethod
-    def _refused(what: str) -> InputError:
+    def _refusal(what: str) -> InputError:
         return InputError(f"there is no log at hand to {what}")
 
 

@@ -171,7 +171,7 @@ class RunSteps(RunCalls):
             if committed is None:
                 return self._open(name, None, is_call=is_call, is_parallel=is_parallel)
             step = self._new_step(name, committed=committed, is_call=is_call, is_parallel=is_parallel)
-            self._attempted(step, committed.attempts[-1].number)
+            self._branch_attempt(step, committed.attempts[-1].number)
             self.open_step = step
 
     def _begin_step(self, name: str, attempts_max: int | None) -> None:
@@ -201,7 +201,7 @@ class RunSteps(RunCalls):
 
     def _begin_attempt(self, step: OpenStep, begun: int = 0) -> None:
         number = step.attempts[-1].number + 1 if step.attempts else begun + 1
-        self._attempted(step, number)
+        self._branch_attempt(step, number)
         step.keys = None
         try:
             self._sink.step_begun(step.number, step.name, number, step.attempt.started_at)
@@ -210,7 +210,7 @@ class RunSteps(RunCalls):
                 SCOPE.set(step.outer)
             raise
 
-    def _attempted(self, step: OpenStep, number: int) -> None:
+    def _branch_attempt(self, step: OpenStep, number: int) -> None:
         """Make everything started from here on belong to this attempt."""
         if step.is_parallel:  # the code that calls in it was started before
             step.attempts.append(PendingAttempt(number, self._chance.now_micros(), branch=self.branch))

@@ -105,7 +105,7 @@ class MemorySink:
 
     def ended(self, outcome: Outcome, output: Plain, failure: Failure | None, at: int) -> str:
         """End the recording, and return its hash."""
-        self._recording = _ended(
+        self._recording = _ended_recording(
             self.recording, self._assembler, outcome, self._redact(output), self._assembler.failure(failure), at
         )
         return self._recording.hash
@@ -120,7 +120,7 @@ class MemorySink:
         return msgspec.structs.replace(self._recording, steps=tuple(self._steps))
 
 
-class _Begin(NamedTuple):
+class _StepBegin(NamedTuple):
     """An attempt of a step that begins, as it will be observed."""
 
     number: int
@@ -182,7 +182,7 @@ class LogSink:
         self._hash = ""
         self._last = ""
         self._at = 0
-        self._held: _Begin | None = None
+        self._held: _StepBegin | None = None
         self._answered: list[PendingCall] = []
         self._has_answered = False
         self._writer: Writer | DirectWriter = (
@@ -211,7 +211,7 @@ class LogSink:
 
     def step_begun(self, number: int, name: str, attempt: int, at: int) -> None:
         """Record the begin. Written soon."""
-        self._writer.put(lambda: self._step_begun(number, name, attempt, at))
+        self._writer.put(lambda: self._observe_step_begin(number, name, attempt, at))
 
     def call_ended(self, made: PendingCall) -> None:
         """Record the call. Written soon, unless its step ends before."""
@@ -219,15 +219,15 @@ class LogSink:
 
     def attempt_failed(self, number: int, made: PendingAttempt) -> None:
         """Record the attempt. Written soon."""
-        self._writer.put(lambda: self._attempt_failed(number, made))
+        self._writer.put(lambda: self._observe_failed_attempt(number, made))
 
     def step_ended(self, made: PendingStep) -> None:
         """Record the end. Written soon."""
-        self._writer.put(lambda: self._step_ended(made))
+        self._writer.put(lambda: self._observe_step_end(made))
 
     def taken(self, step: Step, state: Plain) -> None:
         """Do nothing else than continue the chain: the step is already in the log."""
-        self._writer.put(lambda: self._taken(step, state))
+        self._writer.put(lambda: self._add_taken_step(step, state))
 
     def forked(self, patch: Plain, state: Plain) -> None:
         """Continue as a fork; the run's first observation already says so."""
@@ -252,7 +252,7 @@ class LogSink:
     def ended(self, outcome: Outcome, output: Plain, failure: Failure | None, at: int) -> str:
         """Record the end, durable on return."""
         try:
-            self._writer.put(lambda: self._ended(outcome, output, failure, at))
+            self._writer.put(lambda: self._observe_end(outcome, output, failure, at))
         finally:
             self._writer.close()
         return self._hash
@@ -278,11 +278,11 @@ class LogSink:
         with self._log.turn:
             self._log.port.publish()  # if the log refuses a record, that is raised here and ends the recording
 
-    def _step_begun(self, number: int, name: str, attempt: int, at: int) -> None:
+    def _observe_step_begin(self, number: int, name: str, attempt: int, at: int) -> None:
         self._settle()
         patch = step_begun(self._head.run, self._head.agent, number, name, attempt, at)
         causes = (self._last,) if attempt > 1 and self._last else (self._begun,)
-        self._held = _Begin(number, patch, causes, at)
+        self._held = _StepBegin(number, patch, causes, at)
 
     def _settle(self) -> None:
         """Write the begin and the calls that are held back. All are of one step, because its end drops the calls."""
@@ -298,18 +298,23 @@ class LogSink:
         if patch:
             self._last = self._observe(step_entity(self._head.run, number), patch, str(number), causes, at)
 
-    def _attempt_failed(self, number: int, made: PendingAttempt) -> None:
+    def _observe_failed_attempt(self, number: int, made: PendingAttempt) -> None:
         self._answered = []
         self._settle()
-        patch = attempt_failed(self._head.run, number, self._shortened(self._assembler.attempt(made)), self._seal)
+        patch = attempt_failed(self._head.run, number, self._shorten(self._assembler.attempt(made)), self._seal)
         self._last = self._observe(
-            step_entity(self._head.run, number), patch, str(number), (self._last,), made.ended_at, self._cleared()
+            step_entity(self._head.run, number),
+            patch,
+            str(number),
+            (self._last,),
+            made.ended_at,
+            self._cleared_fields(),
         )
 
-    def _step_ended(self, made: PendingStep) -> None:
+    def _observe_step_end(self, made: PendingStep) -> None:
         step = self._assembler.step(made)
         before = self._steps[-1] if self._steps else None
-        patch = step_ended(self._head.run, step, before, self._shortened(step.attempts[-1]), self._seal)
+        patch = step_ended(self._head.run, step, before, self._shorten(step.attempts[-1]), self._seal)
         self._bodies.ended(step)
         read = [each for call in step.calls if call.asked.kind == "read" and call.failure is None
                 for each in call.answer["observations"]]  # fmt: skip
@@ -324,25 +329,27 @@ class LogSink:
             str(step.number),
             tuple(causes),
             step.attempts[-1].ended_at,
-            self._cleared(),
+            self._cleared_fields(),
         )
-        self._steps.append(_place_of(step))
+        self._steps.append(_without_content(step))
 
-    def _shortened(self, attempt: Attempt) -> Attempt:
+    def _shorten(self, attempt: Attempt) -> Attempt:
         return msgspec.structs.replace(attempt, calls=tuple(map(self._bodies.shortened, attempt.calls)))
 
-    def _cleared(self) -> tuple[str, ...]:
+    def _cleared_fields(self) -> tuple[str, ...]:
         """Return the fields that the end of an attempt clears, because its journal holds all its calls."""
         is_needed, self._has_answered = self._has_answered or self._is_resumed, False
         return ("answered",) if is_needed else ()
 
-    def _taken(self, step: Step, state: Plain) -> None:
+    def _add_taken_step(self, step: Step, state: Plain) -> None:
         self._assembler.taken(step, state)
-        self._steps.append(_place_of(step))
+        self._steps.append(_without_content(step))
 
-    def _ended(self, outcome: Outcome, output: Plain, failure: Failure | None, at: int) -> None:
+    def _observe_end(self, outcome: Outcome, output: Plain, failure: Failure | None, at: int) -> None:
         head = msgspec.structs.replace(self._head, steps=tuple(self._steps))
-        found = _ended(head, self._assembler, outcome, self._redact(output), self._assembler.failure(failure), at)
+        found = _ended_recording(
+            head, self._assembler, outcome, self._redact(output), self._assembler.failure(failure), at
+        )
         found = msgspec.structs.replace(found, retention_class=self._class_of(found))
         self._hash = found.hash
         self._observe(run_entity(found.run), run_ended(found, self._seal), "", (self._last or self._begun,), at)
@@ -360,13 +367,14 @@ class LogSink:
         return self._log.observe(entity, patch, source=source, causes=causes, observed_at=self._at, cleared=cleared)
 
 
-def _place_of(step: Step) -> Step:
+def _without_content(step: Step) -> Step:
     """Return a step without its content: a long run would otherwise hold all of its requests in memory."""
     return msgspec.structs.replace(step, attempts=(), delta=(), result=None)
 
 
-def _ended(head: Recording, assembler: StepAssembler, outcome: Outcome, output: Plain, failure: Failure | None,
-           at: int) -> Recording:  # fmt: skip
+def _ended_recording(
+    head: Recording, assembler: StepAssembler, outcome: Outcome, output: Plain, failure: Failure | None, at: int
+) -> Recording:
     whole = run_hash(assembler.previous, outcome, output, failure)
     return msgspec.structs.replace(
         head, status="ended", outcome=outcome, output=output, failure=failure, ended_at=at, hash=whole

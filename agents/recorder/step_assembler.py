@@ -189,19 +189,19 @@ class StepAssembler:
         failed = None if made.failure is None else _parts(made.failure)
         asked, answered = decoded(made.request), decoded(made.answer)
         if self._is_redacting:
-            answered = self._streamed(asked, answered, [failed, failures])
+            answered = self._redact_streamed(asked, answered, [failed, failures])
         request, outcome = self._redact.exchange(asked, [answered, failed, failures])
         answer, failed, failures = outcome
-        retries = tuple(msgspec.structs.replace(each, failure=_with_parts(each.failure, parts))
+        retries = tuple(msgspec.structs.replace(each, failure=_with_texts(each.failure, parts))
                         for each, parts in zip(made.retries, failures, strict=True))  # fmt: skip
         return Call(
             asked=made.asked_as(request, self._redact), answer=answer,
-            failure=None if made.failure is None else _with_parts(made.failure, failed), retries=retries, key=made.key,
+            failure=None if made.failure is None else _with_texts(made.failure, failed), retries=retries, key=made.key,
             started_at=made.started_at, duration_ms=made.duration_ms, source=made.source,
             branch=made.branch,
         )  # fmt: skip
 
-    def _streamed(self, request: Plain, answer: Plain, others: Plain) -> Plain:
+    def _redact_streamed(self, request: Plain, answer: Plain, others: Plain) -> Plain:
         """Return an answer without the secrets that span several of its pieces."""
         redact = self._redact.for_answers_to(request)
 
@@ -218,7 +218,7 @@ class StepAssembler:
         return answer if found == pieces else with_stream_pieces(answer, found)
 
     def _failure(self, failure: Failure | None) -> Failure | None:
-        return None if failure is None else _with_parts(failure, self._redact(_parts(failure)))
+        return None if failure is None else _with_texts(failure, self._redact(_parts(failure)))
 
 
 def _parts(failure: Failure) -> list[Plain]:
@@ -226,7 +226,7 @@ def _parts(failure: Failure) -> list[Plain]:
     return [failure.message, failure.traceback, failure.input, failure.output, failure.details]
 
 
-def _with_parts(failure: Failure, parts: list[Plain]) -> Failure:
+def _with_texts(failure: Failure, parts: list[Plain]) -> Failure:
     message, trace, given, output, details = parts
     return msgspec.structs.replace(
         failure, message=message, traceback=trace, input=given, output=output, details=details

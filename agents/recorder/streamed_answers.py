@@ -102,7 +102,7 @@ class StreamRecorder:
     def tree(self, end: str, returned: Any = None) -> Plain:
         """Return the pieces taken until now, as they are recorded."""
         found = {_PIECES: [*self._pieces], "is_async": self._is_async, "end": end}
-        return found if returned is None else {**found, "returned": self._kept(returned)}
+        return found if returned is None else {**found, "returned": self._piece_json(returned)}
 
     def given(self) -> Any:
         """Return the wrapper that the code gets instead of the source."""
@@ -124,7 +124,7 @@ class StreamRecorder:
                 yield value
         finally:
             with self._inside():
-                getattr(self._source, "close", _nothing)()
+                getattr(self._source, "close", _do_nothing)()
             self._ended(self.tree("left"), None)
 
     async def _given_async(self) -> AsyncIterator[Any]:
@@ -150,9 +150,9 @@ class StreamRecorder:
 
     def _take(self, value: Any) -> None:
         self._require_open()
-        self._pieces.append([round(self._since_s() * 1000, 3), self._kept(value)])
+        self._pieces.append([round(self._since_s() * 1000, 3), self._piece_json(value)])
 
-    def _kept(self, value: Any) -> Plain:
+    def _piece_json(self, value: Any) -> Plain:
         return decoded(kept(value, f"{self._what}: a piece of its answer"))
 
 
@@ -179,10 +179,10 @@ class ReplayedStream:
     def given(self, tree: Plain) -> Any:
         """Return the wrapper for the code."""
         if _AWAITED in tree:
-            return self._awaited(tree[_AWAITED])
+            return self._await_answer(tree[_AWAITED])
         return self._pieces_async(tree) if tree["is_async"] else self._pieces(tree)
 
-    async def _awaited(self, tree: Plain) -> Any:
+    async def _await_answer(self, tree: Plain) -> Any:
         if was_lazy(tree):
             return self.given(tree)
         await self._wait()
@@ -243,5 +243,5 @@ async def awaiting(
         raise
 
 
-def _nothing() -> None:
+def _do_nothing() -> None:
     pass

@@ -43,7 +43,7 @@ class StateAfterStep(NamedTuple):
     others: int = 0
 
 
-class _Place(NamedTuple):
+class _Candidate(NamedTuple):
     started_at: int
     found: StateAfterStep
 
@@ -66,9 +66,9 @@ def at_hash(log: Log, vault: ValueCipher, given: str, at: When = None) -> StateA
         raise InputError(f"{given!r} is not a hash: give at least {DIGITS_MIN} of its hexadecimal digits")
     cut = log.point(at).cut
     view = rebuilt(log, ("run", "step"), cut)
-    places = [] if view is None else [each for each in _stored(view) if each.found.hash.startswith(text)]
+    places = [] if view is None else [each for each in _stored_hashes(view) if each.found.hash.startswith(text)]
     if not places and view is not None:
-        places = [each for each in _imported(log, view, vault, cut) if each.found.hash.startswith(text)]
+        places = [each for each in _imported_hashes(log, view, vault, cut) if each.found.hash.startswith(text)]
     for what in ORDER:
         found = [each for each in places if each.found.what == what]
         hashes = sorted({each.found.hash for each in found})
@@ -82,34 +82,34 @@ def at_hash(log: Log, vault: ValueCipher, given: str, at: When = None) -> StateA
     )
 
 
-def _stored(view: StateView) -> Iterator[_Place]:
+def _stored_hashes(view: StateView) -> Iterator[_Candidate]:
     started: dict[str, int] = {}
     for name in view:
         if name.startswith("run/"):
             fields, run = view[name].fields, name.removeprefix("run/")
             started[run] = fields.get("started_at", 0)
             if fields.get("hash"):
-                yield _Place(started[run], StateAfterStep(run, fields.get("step_count", 0), "run", fields["hash"]))
+                yield _Candidate(started[run], StateAfterStep(run, fields.get("step_count", 0), "run", fields["hash"]))
     for name in view:
         if name.startswith("step/"):
             fields = view[name].fields
             run, number = fields.get("run", ""), fields.get("position", 0)
             for what, field in OF_STEPS if fields.get("status") == "committed" else ():
                 if fields.get(field):
-                    yield _Place(started.get(run, 0), StateAfterStep(run, number, what, fields[field]))
+                    yield _Candidate(started.get(run, 0), StateAfterStep(run, number, what, fields[field]))
 
 
-def _imported(log: Log, view: StateView, vault: ValueCipher, cut: Cut) -> Iterator[_Place]:
+def _imported_hashes(log: Log, view: StateView, vault: ValueCipher, cut: Cut) -> Iterator[_Candidate]:
     runs = (name for name in view if name.startswith("run/") and view[name].fields.get("imported_from"))
     for run in runs:
-        yield from _of(load(log, run.removeprefix("run/"), vault, cut))
+        yield from _hashes_of(load(log, run.removeprefix("run/"), vault, cut))
 
 
-def _of(recording: Recording) -> Iterator[_Place]:
+def _hashes_of(recording: Recording) -> Iterator[_Candidate]:
     run, started = recording.run, recording.started_at
     if recording.hash:
-        yield _Place(started, StateAfterStep(run, len(recording.steps), "run", recording.hash))
+        yield _Candidate(started, StateAfterStep(run, len(recording.steps), "run", recording.hash))
     for step in recording.steps:
         if step.hash:
-            yield _Place(started, StateAfterStep(run, step.number, "step", step.hash))
-            yield _Place(started, StateAfterStep(run, step.number, "state", step.state_after))
+            yield _Candidate(started, StateAfterStep(run, step.number, "step", step.hash))
+            yield _Candidate(started, StateAfterStep(run, step.number, "state", step.state_after))

@@ -70,7 +70,7 @@ def imported(read: ReadEntities, run: ReadFields, run_id: str) -> Recording:
     made = []
     for step, names, begin, end in zip(steps, named, begins, ends, strict=True):
         calls = [action_call(next(actions), synthetic=synthetic) for _ in names]
-        made.append(_step(step, calls, _appended(messages[begin:end], begin)))
+        made.append(_step(step, calls, _append_edits(messages[begin:end], begin)))
     state = {"messages": messages[: begins[0] if begins else len(messages)]}
     return chained(_recording(run, run_id, state, tuple(made)))
 
@@ -111,7 +111,7 @@ def _message(given: Mapping[str, Any]) -> dict[str, Any]:
     return {"role": given["role"], "content": given.get("content"), **more}
 
 
-def _appended(messages: list[dict[str, Any]], begin: int) -> tuple[Edit, ...]:
+def _append_edits(messages: list[dict[str, Any]], begin: int) -> tuple[Edit, ...]:
     return (["splice", ["messages"], begin, 0, messages],) if messages else ()
 
 

@@ -182,8 +182,10 @@ def _recording(look: Look, fields: Fields, run: str, vault: ValueCipher, childre
         _head(fields, run, parent),
         steps=steps,
         forks=_forks(parent, len(before)),
-        children=_within(look, (*children_of(steps), *_sub_agents(look, fields, run, own)), vault, (*children, run))
-        | _of_parent(parent, len(before)),
+        children=_readable_runs(
+            look, (*children_of(steps), *_sub_agents(look, fields, run, own)), vault, (*children, run)
+        )
+        | _runs_before(parent, len(before)),
     )
 
 
@@ -225,9 +227,9 @@ def _head(fields: Fields, run: str, parent: Recording | None) -> Recording:
         task=plain("task", ""),
         title=fields.opened("title") or "",
         user=plain("user", ""),
-        input=_or(exact("input"), None if parent is None else parent.input),
-        seed=_or(plain("seed"), None if parent is None else parent.seed),
-        state=_or(exact("state"), {} if parent is None else parent.state),
+        input=_default_if_none(exact("input"), None if parent is None else parent.input),
+        seed=_default_if_none(plain("seed"), None if parent is None else parent.seed),
+        state=_default_if_none(exact("state"), {} if parent is None else parent.state),
         status=plain("status", ""),
         outcome=outcome,
         output=exact("output") if is_ended else None,
@@ -262,12 +264,14 @@ def _sub_agents(look: Look, fields: Fields, run: str, steps: Iterable[Step]) -> 
     return [link["target"].removeprefix("run/") for link in links if link["relation"] == BEGAN]
 
 
-def _of_parent(parent: Recording | None, at: int) -> dict[str, Recording]:
+def _runs_before(parent: Recording | None, at: int) -> dict[str, Recording]:
     """Return the nested runs of a parent that began before its child diverges from it."""
     return {} if parent is None else {run: each for run, each in parent.children.items() if each.caller_step <= at}
 
 
-def _within(look: Look, runs: Iterable[str], vault: ValueCipher, callers: tuple[str, ...]) -> dict[str, Recording]:
+def _readable_runs(
+    look: Look, runs: Iterable[str], vault: ValueCipher, callers: tuple[str, ...]
+) -> dict[str, Recording]:
     """Return these runs, except those that do not exist or cannot be read."""
     found: dict[str, Recording] = {}
     for run in runs:
@@ -391,5 +395,5 @@ def _attempts(fields: Fields, parts: Mapping[int, Plain], *, is_committed: bool)
             ) from None
 
 
-def _or(given: Any, default: Any) -> Any:
+def _default_if_none(given: Any, default: Any) -> Any:
     return default if given is None else given

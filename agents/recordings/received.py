@@ -97,9 +97,9 @@ def received(look: Look, run: Fields, run_id: str, vault: ValueCipher) -> Record
     Raises:
         PartMissing: None of the trace's spans is there.
     """
-    conversation = _conversation(_sent(look, run, run_id, vault), run_id)
+    conversation = _conversation(_read_trace(look, run, run_id, vault), run_id)
     agent, outcome = run.plain("agent", conversation.agent), run.plain("outcome", "")
-    made = _InMemory()
+    made = _MemoryEntities()
     import_conversation(replace(conversation, agent=agent, outcome=outcome), made.observe)
     found = imported(made.read, made.fields(f"run/{run_id}"), run_id)
     # A conversation's times are those of its messages; spans that hold others began earlier and ended later.
@@ -123,7 +123,7 @@ def received_parts(look: Look, run: Fields, run_id: str, vault: ValueCipher) -> 
         run_id: The run's id.
         vault: Decrypts contents.
     """
-    sent = _sent(look, run, run_id, vault)
+    sent = _read_trace(look, run, run_id, vault)
     try:
         count = sum(each.role == "assistant" for each in _conversation(sent, run_id).messages)
     except NotAnswerable:  # the content is gone; how many calls of models there were is still known
@@ -131,7 +131,7 @@ def received_parts(look: Look, run: Fields, run_id: str, vault: ValueCipher) -> 
     return ReceivedParts(count, [*sent.spans, *(each for each, _ in sent.logs)])
 
 
-class _Sent(NamedTuple):
+class _ReceivedTrace(NamedTuple):
     """What is listed of a trace, and is there.
 
     kinds: the kind of each span, by its id. spans: the entities that hold them. origins: documents by their digests.
@@ -144,7 +144,7 @@ class _Sent(NamedTuple):
     logs: list[tuple[Fields, str]]
 
 
-def _sent(look: Look, run: Fields, run_id: str, vault: ValueCipher) -> _Sent:
+def _read_trace(look: Look, run: Fields, run_id: str, vault: ValueCipher) -> _ReceivedTrace:
     listing = look([trace_entity(run_id)]).get(trace_entity(run_id))
     listed = {} if listing is None else listing.fields.get("fields", {})
     listed = {**listed, **run.plain("spans", {})}
@@ -158,7 +158,7 @@ def _sent(look: Look, run: Fields, run_id: str, vault: ValueCipher) -> _Sent:
     spans = [found[name] for name in places.values() if name in found]
     digests = {digest for each in spans if (digest := _digest(each))}
     origins = look(map(origin_entity, digests)) if digests else {}
-    return _Sent(
+    return _ReceivedTrace(
         kinds, spans,
         {each: Fields(origins[name], vault) for each in digests if (name := origin_entity(each)) in origins},
         [(found[name], span) for each, span in logs.items() if (name := f"document/{each}") in found],
@@ -180,7 +180,7 @@ def _digest(holder: Fields) -> str:
     return found if isinstance(found, str) and _DIGEST.fullmatch(found) else ""
 
 
-def _conversation(sent: _Sent, run_id: str) -> Conversation:
+def _conversation(sent: _ReceivedTrace, run_id: str) -> Conversation:
     trace = Trace(run_id)
     origins: dict[str, Any] = {digest: each.opened_map("fields") for digest, each in sent.origins.items()}
     for each in sent.spans:
@@ -199,7 +199,7 @@ def _conversation(sent: _Sent, run_id: str) -> Conversation:
     return replace(trace.conversation(ImportFile(Path(run_id), limits=_UNBOUNDED), keeps_spans=False), run=run_id)
 
 
-class _InMemory:
+class _MemoryEntities:
     """The entities of one conversation, whose observations come in order, and each once."""
 
     def __init__(self) -> None:
@@ -223,16 +223,16 @@ class _InMemory:
         self._count += 1
         return f"{self._count:064x}"
 
-    def read(self, names: list[str]) -> list[_Made]:
+    def read(self, names: list[str]) -> list[_MemoryFields]:
         """Return entities."""
         return [self.fields(name) for name in names]
 
-    def fields(self, entity: str) -> _Made:
+    def fields(self, entity: str) -> _MemoryFields:
         """Return the fields of an entity."""
-        return _Made(self._entities[entity])
+        return _MemoryFields(self._entities[entity])
 
 
-class _Made:
+class _MemoryFields:
     """The fields of an entity that is only in memory."""
 
     def __init__(self, fields: Mapping[str, Any]) -> None:

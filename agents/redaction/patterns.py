@@ -130,11 +130,11 @@ def _iban_end(text: str, start: int, end: int) -> int | None:
         left -= text[at] not in " \u00a0-"
         if not left:
             is_whole = at + 1 == end or text[at + 1] in " \u00a0-"
-            return at + 1 if is_whole and _is_checked(text[start : at + 1].translate(_SPACES)) else None
+            return at + 1 if is_whole and _has_valid_checksum(text[start : at + 1].translate(_SPACES)) else None
     return None
 
 
-def _is_checked(iban: str) -> bool:
+def _has_valid_checksum(iban: str) -> bool:
     return int("".join(str(int(each, 36)) for each in iban[4:] + iban[:4])) % 97 == 1
 
 

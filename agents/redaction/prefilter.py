@@ -42,7 +42,7 @@ class KnownSecrets:
 
     def extended(self, texts: Iterable[str]) -> KnownSecrets:
         """Return a set that also knows these texts, as far as they qualify; this object itself if none is new."""
-        new = [each for each in dict.fromkeys(texts) if each not in self._held and _is_telling(each)]
+        new = [each for each in dict.fromkeys(texts) if each not in self._held and _is_distinctive(each)]
         return KnownSecrets(self._given, (*self.shown, *new)) if new else self
 
     def may_be_in(self, text: str) -> bool:
@@ -72,7 +72,7 @@ class KnownSecrets:
         return sorted(found)
 
 
-def _is_telling(text: str) -> bool:
+def _is_distinctive(text: str) -> bool:
     return len(text) >= (WORD_CHARACTERS_MIN if text.isalpha() else CHARACTERS_MIN)
 
 

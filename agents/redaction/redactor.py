@@ -99,7 +99,7 @@ class Redactor:
         Raises:
             RedactionFailed: The tree could not be redacted; the message contains nothing of it.
         """
-        return closed(lambda tree: self._redacted(tree, self._known)[0], tree)
+        return closed(lambda tree: self._redact_tree(tree, self._known)[0], tree)
 
     def shown(self, tree: Plain) -> Plain:
         """Redact a value that the code got from outside, and know its named secrets from now on.
@@ -108,7 +108,7 @@ class Redactor:
         """
 
         def known(tree: Plain) -> Plain:
-            found, named = self._redacted(tree, self._known)
+            found, named = self._redact_tree(tree, self._known)
             self._known = self._known.extended(named)
             return found
 
@@ -132,8 +132,8 @@ class Redactor:
         """
 
         def both(pair: Plain) -> Plain:
-            asked, named = self._redacted(request, self._known)
-            found, more = self._redacted(outcome, self._known.extended(named))
+            asked, named = self._redact_tree(request, self._known)
+            found, more = self._redact_tree(outcome, self._known.extended(named))
             # Only held secrets are searched, or the work would grow with the square of the named ones.
             texts = "\n".join(look(outcome, self._rules.names)[:2]) if named else ""
             asking = self._known.extended(named).shown if named else ()
@@ -147,8 +147,8 @@ class Redactor:
         """Return a function that redacts as a call does, and also knows the secrets named in the request."""
 
         def knowing(tree: Plain) -> Plain:
-            _, named = self._redacted(request, self._known)
-            return self._redacted(tree, self._known.extended(named))[0]
+            _, named = self._redact_tree(request, self._known)
+            return self._redact_tree(tree, self._known.extended(named))[0]
 
         return partial(closed, knowing)
 
@@ -164,7 +164,7 @@ class Redactor:
             other._key, other._is_keyed = checked(key()), True
         return other
 
-    def _redacted(self, tree: Plain, known: KnownSecrets) -> tuple[Plain, list[str]]:
+    def _redact_tree(self, tree: Plain, known: KnownSecrets) -> tuple[Plain, list[str]]:
         """Return the tree without its secrets, and the secrets that are named in it."""
         keys, texts, is_telling = look(tree, self._rules.names)
         reading = SecretReader(self._rules, self._key, known)

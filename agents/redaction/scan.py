@@ -140,7 +140,7 @@ class SecretReader:
             RedactionFailed: A rule still finds secrets after ROUNDS_MAX rounds.
         """
         for _ in range(ROUNDS_MAX):
-            found = self._once(text, hints)
+            found = self._redact_once(text, hints)
             if found == text:
                 return text
             text = found
@@ -155,23 +155,23 @@ class SecretReader:
             return text
         start = scheme_of(text)
         scheme, value = text[:start], text[start:]
-        shaped = self._by(self._rules.after, self._by(self._rules.before, value, ALL), ALL)
+        shaped = self._apply_rules(self._rules.after, self._apply_rules(self._rules.before, value, ALL), ALL)
         if shaped == value:
             self.named.append(value.strip())
-            shaped = between_tokens(value, self._without_known)
-        return scheme + between_tokens(shaped, self._as_token)
+            shaped = between_tokens(value, self._replace_known)
+        return scheme + between_tokens(shaped, self._replace_with_token)
 
     def token(self, kind: str, secret: str) -> str:
         """Return the token of a secret."""
         return token(self._key, kind, secret)
 
-    def _once(self, text: str, hints: int) -> str:
+    def _redact_once(self, text: str, hints: int) -> str:
         if hints & KNOWN:
-            text = between_tokens(text, self._without_known)
-        text = self._by(self._rules.before, text, hints)
+            text = between_tokens(text, self._replace_known)
+        text = self._apply_rules(self._rules.before, text, hints)
         if hints & AT:
             text = self._values_hidden(text, urls_in(text))
-        text = self._by(self._rules.after, text, hints)
+        text = self._apply_rules(self._rules.after, text, hints)
         if hints & BEARER:
             text = self._values_hidden(text, bearers_in(text))
         if hints & TAG:
@@ -182,23 +182,23 @@ class SecretReader:
             text = self._values_hidden(text, assigned_in(text, self.names))
         return text
 
-    def _by(self, rules: Iterable[Rule], text: str, hints: int) -> str:
+    def _apply_rules(self, rules: Iterable[Rule], text: str, hints: int) -> str:
         for rule in rules:
             if rule.needs & hints:
-                text = between_tokens(text, partial(self._by_rule, rule))
+                text = between_tokens(text, partial(self._apply_rule, rule))
         return text
 
-    def _by_rule(self, rule: Rule, text: str) -> str:
-        return _exchanged(text, spans(rule, text), partial(self.token, rule.kind))
+    def _apply_rule(self, rule: Rule, text: str) -> str:
+        return _replace_spans(text, spans(rule, text), partial(self.token, rule.kind))
 
-    def _without_known(self, text: str) -> str:
-        return _exchanged(text, self._known.find(text), partial(self.token, SECRET))
+    def _replace_known(self, text: str) -> str:
+        return _replace_spans(text, self._known.find(text), partial(self.token, SECRET))
 
     def _values_hidden(self, text: str, found: Iterable[Span]) -> str:
         # A token has a colon after its kind, and the kind may be a secret's name.
-        return _exchanged(text, _outside_of(token_spans(text), found), self.hidden)
+        return _replace_spans(text, _spans_outside(token_spans(text), found), self.hidden)
 
-    def _as_token(self, text: str) -> str:
+    def _replace_with_token(self, text: str) -> str:
         secret = text.strip()
         start = text.find(secret)
         return text[:start] + self.token(SECRET, secret) + text[start + len(secret) :] if secret else text
@@ -215,7 +215,7 @@ def _own_rule(kind: str, rule: str | re.Pattern[str] | Finder) -> Rule:
     return Rule(kind, matching(rule) if isinstance(rule, re.Pattern) else rule, OWN)
 
 
-def _exchanged(text: str, found: Iterable[Span], change: Callable[[str], str]) -> str:
+def _replace_spans(text: str, found: Iterable[Span], change: Callable[[str], str]) -> str:
     pieces: list[str] = []
     done = 0
     for start, end in found:
@@ -224,7 +224,7 @@ def _exchanged(text: str, found: Iterable[Span], change: Callable[[str], str]) -
     return "".join([*pieces, text[done:]]) if pieces else text
 
 
-def _outside_of(tokens: list[Span], found: Iterable[Span]) -> Iterator[Span]:
+def _spans_outside(tokens: list[Span], found: Iterable[Span]) -> Iterator[Span]:
     """Yield the spans that are not within a token. Both inputs are sorted and read once."""
     number = 0
     for start, end in found:

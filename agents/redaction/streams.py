@@ -51,7 +51,7 @@ def pieces_redacted(pieces: Sequence[Plain], redact: Texts) -> list[Plain]:
     """
     found = [*pieces]
     for _ in range(ROUNDS_MAX):
-        before, found = found, _redacted(found, redact, _DEPTH_MAX)
+        before, found = found, _redact_pieces(found, redact, _DEPTH_MAX)
         if found == before:
             break
     return found
@@ -70,11 +70,11 @@ def recut(pieces: Sequence[str], new: str) -> list[str]:
     old = "".join(pieces)
     if new == old:
         return [*pieces]
-    cuts = [0, *_moved(old, new, [*accumulate(map(len, pieces))][:-1]), len(new)]
+    cuts = [0, *_moved_splits(old, new, [*accumulate(map(len, pieces))][:-1]), len(new)]
     return [new[start:end] for start, end in pairwise(cuts)]
 
 
-def _redacted(pieces: list[Plain], redact: Texts, depth: int) -> list[Plain]:
+def _redact_pieces(pieces: list[Plain], redact: Texts, depth: int) -> list[Plain]:
     places: defaultdict[_Path, list[_Part]] = defaultdict(list)
     for number, piece in enumerate(pieces):
         for path, text in _strings(piece, ()):
@@ -84,22 +84,24 @@ def _redacted(pieces: list[Plain], redact: Texts, depth: int) -> list[Plain]:
         return pieces
     texts = ["".join(part.text for part in each) for each in groups]
     if depth:
-        texts = [_lines_redacted(each, redact, depth - 1) for each in texts]
+        texts = [_redact_lines(each, redact, depth - 1) for each in texts]
     changed: defaultdict[int, dict[_Path, str]] = defaultdict(dict)
     for group, new in zip(groups, redact(texts), strict=True):
         for part, text in zip(group, recut([each.text for each in group], new), strict=True):
             if text != part.text:
                 changed[part.piece][part.path] = text
-    return [_with(piece, (), changed[number]) if number in changed else piece for number, piece in enumerate(pieces)]
+    return [
+        _replace_at(piece, (), changed[number]) if number in changed else piece for number, piece in enumerate(pieces)
+    ]
 
 
-def _lines_redacted(text: str, redact: Texts, depth: int) -> str:
+def _redact_lines(text: str, redact: Texts, depth: int) -> str:
     """Return the text with those lines redacted that are JSON, or events that carry JSON."""
     lines = text.split("\n")
     trees = {number: tree for number, line in enumerate(lines) if (tree := _json_of(line)) is not None}
     if len(trees) < 2:
         return text
-    new = _redacted([*trees.values()], redact, depth)
+    new = _redact_pieces([*trees.values()], redact, depth)
     for (number, tree), found in zip(trees.items(), new, strict=True):
         if found is not tree:
             lines[number] = _with_json(lines[number], found)
@@ -135,33 +137,33 @@ def _strings(tree: Plain, path: _Path) -> Iterator[tuple[_Path, str]]:
             yield from _strings(each, (*path, number))
 
 
-def _with(tree: Plain, path: _Path, changed: Mapping[_Path, str]) -> Plain:
+def _replace_at(tree: Plain, path: _Path, changed: Mapping[_Path, str]) -> Plain:
     if isinstance(tree, str):
         return changed.get(path, tree)
     if isinstance(tree, dict):
-        return {name: _with(each, (*path, name), changed) for name, each in tree.items()}
+        return {name: _replace_at(each, (*path, name), changed) for name, each in tree.items()}
     if isinstance(tree, list):
-        return [_with(each, (*path, number), changed) for number, each in enumerate(tree)]
+        return [_replace_at(each, (*path, number), changed) for number, each in enumerate(tree)]
     return tree
 
 
-def _moved(old: str, new: str, cuts: Sequence[int]) -> list[int]:
+def _moved_splits(old: str, new: str, cuts: Sequence[int]) -> list[int]:
     """Return the positions of the splits in the new text, in order."""
     before, after = old.split("\n"), new.split("\n")
     if len(before) != len(after):
         before, after = [old], [new]
     found: list[int] = []
     line = start = new_start = 0
-    place = _placing(before[0], after[0])
+    place = _position_map(before[0], after[0])
     for cut in cuts:
         while cut > start + len(before[line]):
             start, new_start, line = start + len(before[line]) + 1, new_start + len(after[line]) + 1, line + 1
-            place = _placing(before[line], after[line])
+            place = _position_map(before[line], after[line])
         found.append(new_start + place(cut - start))
     return [*accumulate(found, max)]
 
 
-def _placing(old: str, new: str) -> Callable[[int], int]:
+def _position_map(old: str, new: str) -> Callable[[int], int]:
     """Return a function from a position in the old text to one in the new, which has tokens instead of secrets."""
     if old == new:
         return lambda cut: cut
@@ -187,7 +189,7 @@ def _placing(old: str, new: str) -> Callable[[int], int]:
 
 
 def _near(old: str, new: str, spans: Sequence[tuple[int, int]]) -> Callable[[int], int]:
-    """As `_placing`, for a new text that does not match that: by common prefix and suffix, in proportion between."""
+    """As `_position_map`, for a new text that differs elsewhere: by common prefix and suffix, in proportion between."""
     head = _common(old, new)
     tail = min(_common(old[::-1], new[::-1]), len(old) - head, len(new) - head)
 

@@ -32,10 +32,10 @@ from refold.avro.errors import RedactionFailed
 
 def redacted_edits(edits: Sequence[Edit], redact: Callable[[Plain], Plain]) -> list[Edit]:
     """Return the edits (journal/delta.py) in the form in which they may be written."""
-    return [_redacted(each, redact) for each in edits]
+    return [_redact_edit(each, redact) for each in edits]
 
 
-def _redacted(edit: Edit, redact: Callable[[Plain], Plain]) -> Edit:
+def _redact_edit(edit: Edit, redact: Callable[[Plain], Plain]) -> Edit:
     kind, path, *rest = edit
     value = rest[-1] if rest else None
     tree: Plain = value

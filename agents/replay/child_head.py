@@ -52,7 +52,7 @@ def child_head(
     changed = patch_of(state_at(parent, at), **changes._asdict())
     return replace(
         parent, run=run, kind="fork", task="", parent=parent.run, forked_at=at,
-        patch=_patch_shown(changed.tree, redacting), forks=tuple(each for each in parent.parted if each.at <= at),
+        patch=_redact_patch(changed.tree, redacting), forks=tuple(each for each in parent.parted if each.at <= at),
         version=parent.version if version is None else version,
         code_version=parent.code_version if code_version is None else code_version, tags=tuple(tags),
         started_at=started_at, ended_at=0, steps=(), status="running", outcome="", output=None, failure=None, hash="",
@@ -75,7 +75,7 @@ def require_redactor(recording: Recording, redact: Redact | None) -> None:
         )
 
 
-def _patch_shown(patch: Plain, redact: RunRedactor) -> Plain:
+def _redact_patch(patch: Plain, redact: RunRedactor) -> Plain:
     """Return a fork's patch as it is recorded. The paths of its edits contain names, so they are redacted too."""
     shown = redact.shown(patch)
     return {**shown, "state": redacted_edits(patch["state"], redact.shown)} if "state" in patch else shown

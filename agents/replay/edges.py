@@ -41,11 +41,11 @@ def edges(recording: Recording) -> Iterator[Edge]:
     for step in recording.steps:
         for index, attempt in enumerate(step.attempts):
             is_cut_short = attempt.failure is None and (index + 1 < len(step.attempts) or not step.is_committed)
-            yield from _of_calls(step, attempt, has_code=recording.has_code)
+            yield from _call_edges(step, attempt, has_code=recording.has_code)
             if is_cut_short and step.outcome != "":
                 reason = "the process ended in this attempt, and nothing of it was recorded"
                 yield Edge(step.number, attempt.number, 0, "step", step.name, "unknown", reason)
-        yield Edge(step.number, len(step.attempts), 0, "step", step.name, *_of_step(recording, step))
+        yield Edge(step.number, len(step.attempts), 0, "step", step.name, *_step_edge(recording, step))
 
 
 def counted(found: Iterator[Edge]) -> dict[Determinism, int]:
@@ -54,7 +54,7 @@ def counted(found: Iterator[Edge]) -> dict[Determinism, int]:
     return {"deterministic": counts["deterministic"], "recorded": counts["recorded"], "unknown": counts["unknown"]}
 
 
-def _of_calls(step: Step, attempt: Attempt, *, has_code: bool) -> Iterator[Edge]:
+def _call_edges(step: Step, attempt: Attempt, *, has_code: bool) -> Iterator[Edge]:
     for position, call in enumerate(attempt.calls, 1):
         found = of_call(call, has_code=has_code)
         yield Edge(step.number, attempt.number, position, call.asked.kind, call.asked.name, *found)
@@ -81,7 +81,7 @@ def of_call(call: Call, *, has_code: bool) -> tuple[Determinism, str]:
     return "recorded", f"answered from the recording{again}"
 
 
-def _of_step(recording: Recording, step: Step) -> tuple[Determinism, str]:
+def _step_edge(recording: Recording, step: Step) -> tuple[Determinism, str]:
     if step.outcome == "":
         return "unknown", "begun, and not ended in this recording"
     if step.outcome == "unknown":

@@ -37,7 +37,7 @@ def parting(now: Recording, recorded: Recording) -> FirstMismatch | None:
         a = now.steps[step] if step < len(now.steps) else None
         b = recorded.steps[step] if step < len(recorded.steps) else None
         if a is None or b is None or a.hash != b.hash:
-            return _parting(a, b, now, recorded)
+            return _mismatch_at(a, b, now, recorded)
     if now.hash == recorded.hash:
         return None
     return FirstMismatch(None, "", tuple(differences(_end(now), _end(recorded))))
@@ -45,10 +45,10 @@ def parting(now: Recording, recorded: Recording) -> FirstMismatch | None:
 
 def step_differences(now: Step, recorded: Step) -> tuple[Difference, ...]:
     """Return how two steps differ in the fields that the chain's hash covers, under names for people."""
-    return tuple(differences(_of_the_chain(now), _of_the_chain(recorded)))
+    return tuple(differences(_chained_fields(now), _chained_fields(recorded)))
 
 
-def _parting(a: Step | None, b: Step | None, now: Recording, recorded: Recording) -> FirstMismatch:
+def _mismatch_at(a: Step | None, b: Step | None, now: Recording, recorded: Recording) -> FirstMismatch:
     step = a or b
     assert step is not None
     if a is None or b is None:
@@ -68,7 +68,7 @@ def _end(run: Recording) -> Plain:
     return {"outcome": run.outcome, "output": run.output, "failure": _failure(run.failure)}
 
 
-def _of_the_chain(step: Step) -> Plain:
+def _chained_fields(step: Step) -> Plain:
     attempts = [_attempt(each.calls, each.failure) for each in step.attempts]
     tree = {"name": step.name, "delta": list(step.delta), "result": step.result, "outcome": step.outcome}
     return {**tree, **(attempts[0] if len(attempts) == 1 else {"attempts": attempts})}

@@ -203,7 +203,7 @@ class ForkAnswers:
             return Call(asked=asked, answer=self._stand_ins[asked.name], source="recorded")
         if found is not None or is_allowed:
             return found
-        if self._policy == "asked" and (answer := self._asked_answer(place, asked)) is not None:
+        if self._policy == "asked" and (answer := self._ask_for_answer(place, asked)) is not None:
             return answer
         return self._depart(NotAllowed(place, asked, is_confined=self._is_confined))
 
@@ -211,10 +211,10 @@ class ForkAnswers:
         if asked.kind in OF_THE_PROCESS:
             return None
         if self._policy == "asked":
-            return self._asked_answer(place, asked)
+            return self._ask_for_answer(place, asked)
         return self._depart(unrecorded(self._recorded, place, asked))
 
-    def _asked_answer(self, place: CallSite, asked: RecordedRequest) -> Call | None:
+    def _ask_for_answer(self, place: CallSite, asked: RecordedRequest) -> Call | None:
         assert self._ask is not None
         return self._ask(place, asked, unrecorded(self._recorded, place, asked))
 

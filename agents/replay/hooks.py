@@ -83,7 +83,7 @@ def install() -> None:
             for name in names:
                 _wrap(owner, name, wrapper)
         for made in _pointers():
-            _wrap(made, "__call__", _calling)
+            _wrap(made, "__call__", _guard_native_call)
         _kept.replace()
         if not _is_hooked:
             sys.addaudithook(_audit)
@@ -118,12 +118,12 @@ def _pointers() -> list[type]:
 def _audit(event: str, args: tuple[Any, ...]) -> None:
     if event == "open":
         if is_watched():
-            _opening(*args)
+            _check_open(*args)
         return
     if event in _CHANGING:
         if is_watched():
             for index, of_folder in _CHANGING[event]:
-                _changing(args[index], args[of_folder] if of_folder else None)
+                _check_change(args[index], args[of_folder] if of_folder else None)
         return
     found = _EVENTS.get(event)
     if found is None or not is_watched():
@@ -131,18 +131,18 @@ def _audit(event: str, args: tuple[Any, ...]) -> None:
     verb, index = found
     if event.startswith("ctypes.") and confined_to():
         return
-    check(verb if index < 0 else f"{verb} {_shown(args[index])}")
+    check(verb if index < 0 else f"{verb} {_text_of(args[index])}")
 
 
-def _opening(file: object, mode: object, flags: object) -> None:
+def _check_open(file: object, mode: object, flags: object) -> None:
     if isinstance(file, int):
-        if _is_for_writing(mode) and _is_way_out(file):
+        if _is_for_writing(mode) and _is_outside_socket(file):
             check("write to a socket that was open before")
     elif isinstance(flags, int) and flags & _WRITING:
-        _changing(file, None)
+        _check_change(file, None)
 
 
-def _changing(file: object, of_folder: object) -> None:
+def _check_change(file: object, of_folder: object) -> None:
     """Check a file that is about to be changed, at a path that may be relative to the folder of a descriptor."""
     allowed = confined_to()
     if not allowed or not isinstance(file, str | bytes | os.PathLike):
@@ -154,18 +154,18 @@ def _changing(file: object, of_folder: object) -> None:
         check(f"change the file {path}")
 
 
-def _shown(thing: object) -> str:
+def _text_of(thing: object) -> str:
     if isinstance(thing, tuple) and len(thing) > 1:  # an address; for newer protocols, host and port are enough
         return f"{thing[0]}:{thing[1]}"
     if isinstance(thing, list):
-        return " ".join(map(_shown, thing))
+        return " ".join(map(_text_of, thing))
     return thing.decode(errors="replace") if isinstance(thing, bytes) else str(thing)
 
 
 # Sockets
 
 
-def _sending(method: Function) -> Function:
+def _guard_send(method: Function) -> Function:
     @functools.wraps(method)
     def guarded(self: socket.socket, *args: Any, **kwargs: Any) -> Any:
         if is_watched() and not _is_within(self):
@@ -175,7 +175,7 @@ def _sending(method: Function) -> Function:
     return guarded
 
 
-def _writing(index: int, *names: str) -> Wrapper:
+def _guard_write(index: int, *names: str) -> Wrapper:
     """Wrap a function that writes to a descriptor, which is its argument at `index` or under one of the names."""
 
     def wrapper(function: Function) -> Function:
@@ -185,7 +185,7 @@ def _writing(index: int, *names: str) -> Wrapper:
                 given = (
                     args[index] if len(args) > index else next((kwargs[name] for name in names if name in kwargs), None)
                 )
-                if _is_way_out(given):
+                if _is_outside_socket(given):
                     check("write to a socket that was open before")
             return function(*args, **kwargs)
 
@@ -198,7 +198,7 @@ def _is_for_writing(mode: object) -> bool:
     return not isinstance(mode, str) or any(each in mode for each in "wax+")
 
 
-def _is_way_out(fd: object) -> bool:
+def _is_outside_socket(fd: object) -> bool:
     """Tell whether a descriptor is a socket, but not one of a pair within this process."""
     try:
         if not (isinstance(fd, int) and stat.S_ISSOCK(os.fstat(fd).st_mode)):
@@ -220,13 +220,13 @@ def _is_within(one: socket.socket) -> bool:
 # Threads
 
 
-def _starting_thread(start: Function) -> Function:
+def _guard_thread_start(start: Function) -> Function:
     @functools.wraps(start)
     def guarded(self: threading.Thread) -> None:
         under = current() if is_watched() else None
         # A pool's thread serves all callers, so each piece of work carries its own guard.
         if under is not None and getattr(self, "_target", None) is not _pool_worker():
-            self.run = _carried(self.run, under)  # type: ignore[method-assign]
+            self.run = _carry_guard(self.run, under)  # type: ignore[method-assign]
         _starting.is_under_way = True  # the bare function, called inside, needs no further check
         try:
             start(self)
@@ -236,13 +236,13 @@ def _starting_thread(start: Function) -> Function:
     return guarded
 
 
-def _starting_bare(start: Function) -> Function:
+def _guard_bare_thread(start: Function) -> Function:
     @functools.wraps(start)
     def guarded(function: Function, *args: Any, **kwargs: Any) -> Any:
         under = current() if is_watched() else None
         if under is None or getattr(_starting, "is_under_way", False):
             return start(function, *args, **kwargs)
-        return start(_carried(function, under), *args, **kwargs)
+        return start(_carry_guard(function, under), *args, **kwargs)
 
     return guarded
 
@@ -251,16 +251,16 @@ def _pool_worker() -> object:
     return getattr(sys.modules["concurrent.futures.thread"], "_worker", None)
 
 
-def _submitting(submit: Function) -> Function:
+def _guard_submit(submit: Function) -> Function:
     @functools.wraps(submit)
     def guarded(self: ThreadPoolExecutor, fn: Function, /, *args: Any, **kwargs: Any) -> Any:
         under = current() if is_watched() else None
-        return submit(self, fn if under is None else _carried(fn, under), *args, **kwargs)
+        return submit(self, fn if under is None else _carry_guard(fn, under), *args, **kwargs)
 
     return guarded
 
 
-def _carried(work: Function, under: GuardContext) -> Function:
+def _carry_guard(work: Function, under: GuardContext) -> Function:
     """Return the work so that it runs under the same guard in another thread."""
     there = GuardContext(under.guard, site_of(under.site))
 
@@ -275,7 +275,7 @@ def _carried(work: Function, under: GuardContext) -> Function:
 # Callbacks
 
 
-def _keeping(index: int) -> Wrapper:
+def _guard_callback(index: int) -> Wrapper:
     """Wrap a function that stores a callback, its argument at `index`; the callback runs under the same guard."""
 
     def wrapper(function: Function) -> Function:
@@ -295,29 +295,29 @@ def _keeping(index: int) -> Wrapper:
 # Processes and native code
 
 
-def _forking(function: Function) -> Function:
+def _guard_fork(function: Function) -> Function:
     @functools.wraps(function)
     def guarded(args: Any, *others: Any) -> Any:
         if is_watched():
-            check(f"{_START} {_shown(list(args))}")
+            check(f"{_START} {_text_of(list(args))}")
         return function(args, *others)
 
     return guarded
 
 
-def _handing(method: Function) -> Function:
+def _guard_process_submit(method: Function) -> Function:
     """Wrap a method that submits work, or a message, to a process that already runs."""
 
     @functools.wraps(method)
     def guarded(*args: Any, **kwargs: Any) -> Any:
-        if is_watched() and not _is_pools_own():
+        if is_watched() and not _is_pool_wakeup():
             check(_HAND)
         return method(*args, **kwargs)
 
     return guarded
 
 
-def _is_pools_own() -> bool:
+def _is_pool_wakeup() -> bool:
     """Tell whether a pool of multiprocessing wakes up or ends its own thread, which it does by a pipe. Pools of threads
     do that too."""
     pool = sys.modules.get("multiprocessing.pool")
@@ -331,7 +331,7 @@ def _is_pools_own() -> bool:
     return frame is not None
 
 
-def _pooling(method: Function) -> Function:
+def _guard_pool_method(method: Function) -> Function:
     """Wrap the submission of work to a pool of multiprocessing; work for threads runs under the same guard."""
 
     @functools.wraps(method)
@@ -340,13 +340,13 @@ def _pooling(method: Function) -> Function:
         if under is not None:
             if not isinstance(self, sys.modules["multiprocessing.pool"].ThreadPool):
                 check(_HAND)
-            func = _carried(func, under)
+            func = _carry_guard(func, under)
         return method(self, func, *args, **kwargs)
 
     return guarded
 
 
-def _calling(call: Function) -> Function:
+def _guard_native_call(call: Function) -> Function:
     def guarded(self: Any, *args: Any, **kwargs: Any) -> Any:
         if is_watched() and not confined_to():
             check(f"{_CALL} {getattr(self, '__name__', 'a function')}")
@@ -357,19 +357,19 @@ def _calling(call: Function) -> Function:
 
 # Where to wrap, which names, and how. A text is a module, or a class of one, that is wrapped once it is loaded.
 _PLACES: tuple[tuple[object, tuple[str, ...], Wrapper], ...] = (
-    (socket.socket, ("send", "sendall"), _sending),
-    (ssl.SSLSocket, ("send", "sendall", "write"), _sending),
-    (os, ("write", "writev", "sendfile"), _writing(0, "fd", "out_fd")),
-    (os, ("splice",), _writing(1, "dst")),
-    (threading.Thread, ("start",), _starting_thread),
-    (_thread, ("start_new_thread", "start_new", "start_joinable_thread"), _starting_bare),
-    (ThreadPoolExecutor, ("submit",), _submitting),
-    (Future, ("add_done_callback",), _keeping(1)),
-    (atexit, ("register",), _keeping(0)),
-    (weakref.finalize, ("__init__",), _keeping(2)),
-    (_posixsubprocess, ("fork_exec",), _forking),
-    ("concurrent.futures.process:ProcessPoolExecutor", ("submit",), _handing),
-    ("multiprocessing.pool:Pool", ("apply_async", "_map_async", "imap", "imap_unordered"), _pooling),
-    ("multiprocessing.queues:Queue", ("put",), _handing),
-    ("multiprocessing.connection:Connection", ("_send_bytes",), _handing),
+    (socket.socket, ("send", "sendall"), _guard_send),
+    (ssl.SSLSocket, ("send", "sendall", "write"), _guard_send),
+    (os, ("write", "writev", "sendfile"), _guard_write(0, "fd", "out_fd")),
+    (os, ("splice",), _guard_write(1, "dst")),
+    (threading.Thread, ("start",), _guard_thread_start),
+    (_thread, ("start_new_thread", "start_new", "start_joinable_thread"), _guard_bare_thread),
+    (ThreadPoolExecutor, ("submit",), _guard_submit),
+    (Future, ("add_done_callback",), _guard_callback(1)),
+    (atexit, ("register",), _guard_callback(0)),
+    (weakref.finalize, ("__init__",), _guard_callback(2)),
+    (_posixsubprocess, ("fork_exec",), _guard_fork),
+    ("concurrent.futures.process:ProcessPoolExecutor", ("submit",), _guard_process_submit),
+    ("multiprocessing.pool:Pool", ("apply_async", "_map_async", "imap", "imap_unordered"), _guard_pool_method),
+    ("multiprocessing.queues:Queue", ("put",), _guard_process_submit),
+    ("multiprocessing.connection:Connection", ("_send_bytes",), _guard_process_submit),
 )

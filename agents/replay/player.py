@@ -124,13 +124,13 @@ class Replayer:
             Unrecorded: There is none.
         """
         self._require()
-        found = self._recorded.take(place, asked) or self._in_place_of(asked)
+        found = self._recorded.take(place, asked) or self._replacement_call(asked)
         if found is None and asked.kind not in OF_THE_CODE:
             self.depart(unrecorded(self._recorded, place, asked))
             self._require()
         return found
 
-    def _in_place_of(self, asked: RecordedRequest) -> Call | None:
+    def _replacement_call(self, asked: RecordedRequest) -> Call | None:
         """Return a replacement for a call that is not recorded."""
         if self._recorded.scope == "run" and asked.kind in OF_THE_PROCESS:
             self._made_up += 1
@@ -149,9 +149,9 @@ class Replayer:
         """Return the answers of a nested run, replayed; a fork's patch applies to it, too."""
         child = child_in(self._recording, head, found)
         patch = NO_PATCH if self._parents.has(place.step) else self._patch.arguments_alone
-        return ChildAnswers(self._replaying(child, patch), child, is_whole=True)
+        return ChildAnswers(self._child_replayer(child, patch), child, is_whole=True)
 
-    def _replaying(self, child: Recording, patch: Patch) -> Replayer:
+    def _child_replayer(self, child: Recording, patch: Patch) -> Replayer:
         return Replayer(child, self._recorded.scope, arguments=patch)
 
     def _require(self) -> None:

@@ -60,12 +60,12 @@ class Replayed:
     @property
     def hash(self) -> str:
         """The hash of what the code did now; if the recorded run did not end, of its last step."""
-        return self.now.hash if self._is_whole else _hash(self.now, self._committed)
+        return self.now.hash if self._is_whole else _hash(self.now, self._committed_count)
 
     @property
     def recorded_hash(self) -> str:
         """The recorded hash."""
-        return self.recorded.hash if self._is_whole else _hash(self.recorded, self._committed)
+        return self.recorded.hash if self._is_whole else _hash(self.recorded, self._committed_count)
 
     @property
     def is_same(self) -> bool:
@@ -87,7 +87,7 @@ class Replayed:
         return bool(self.recorded.hash)  # only a run that ended has a hash
 
     @property
-    def _committed(self) -> int:
+    def _committed_count(self) -> int:
         return sum(1 for step in self.recorded.steps if step.is_committed)
 
 
@@ -109,7 +109,7 @@ def replayed(
         Departure: The code departed from the recording (Unrecorded, NetworkDenied).
         InputError: The recording has no code.
     """
-    under = _UnderWay(recording, fields, redact, answers, confined_to=confined_to)
+    under = _OpenReplay(recording, fields, redact, answers, confined_to=confined_to)
     with under:
         if inspect.iscoroutinefunction(agent):
             asyncio.run(under.run.drive_async(agent))
@@ -122,7 +122,7 @@ async def replayed_async(
     agent: Agent, recording: Recording, *, fields: Fields | None = None, redact: Redact | None = None
 ) -> Replayed:
     """As `replayed`, in a running event loop."""
-    under = _UnderWay(recording, fields, redact)
+    under = _OpenReplay(recording, fields, redact)
     with under:
         await under.run.drive_async(agent)
     return under.result
@@ -147,7 +147,7 @@ def stepped(recording: Recording) -> Iterator[SteppedState]:
         before = state
 
 
-class _UnderWay:
+class _OpenReplay:
     """One replay in progress; a context manager around the agent's code."""
 
     def __init__(

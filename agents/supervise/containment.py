@@ -61,7 +61,7 @@ def bubblewrap(work: str, hidden: Sequence[str], written: Sequence[str] = ()) ->
     mounts = {each: _cover(each) for each in hidden} | {each: ["--bind", each, each] for each in (work, *written)}
     # A folder before what is in it, which it would hide.
     ordered = [word for each in sorted(mounts, key=lambda path: path.count("/")) for word in mounts[each]]
-    return [*_contained(program), *ordered, "--chdir", work]
+    return [*_bubblewrap_command(program), *ordered, "--chdir", work]
 
 
 def hidden_paths(log_url: str, state: str, environment: Mapping[str, str], more: Sequence[str]) -> list[str]:
@@ -109,7 +109,7 @@ def own_records(log_url: str, environment: Mapping[str, str], gate: Path) -> lis
     return [os.path.realpath(each) for each in (log, gate)]
 
 
-def _contained(program: str) -> list[str]:
+def _bubblewrap_command(program: str) -> list[str]:
     return [
         program, "--die-with-parent", "--unshare-user", "--unshare-pid", "--unshare-net", "--unshare-ipc",
         "--unshare-uts", "--unshare-cgroup-try", "--cap-drop", "ALL", "--ro-bind", "/", "/", "--dev", "/dev",
@@ -126,7 +126,7 @@ def _refusal(program: str) -> str:
     """Return why bubblewrap cannot contain anything here; empty if it can."""
     try:
         done = subprocess.run(
-            [*_contained(program), "--", "true"], stdin=subprocess.DEVNULL, capture_output=True, text=True,
+            [*_bubblewrap_command(program), "--", "true"], stdin=subprocess.DEVNULL, capture_output=True, text=True,
             timeout=_PROBE_S, check=False,
         )  # fmt: skip
     except subprocess.TimeoutExpired:

@@ -104,7 +104,7 @@ class OwnedEntries:
     def claim(self, after: AgentRecord) -> None:
         """Request the agent, after the last claim that was seen. The log's order decides whether it is granted."""
         lease = {"token": self.token, "act": "claimed", "after": after.token or None, "beat": after.beat}
-        self._say({"lease": lease, "lease_ms": self._lease_ms, "owner": self._owner}, priority=0)
+        self._observe({"lease": lease, "lease_ms": self._lease_ms, "owner": self._owner}, priority=0)
 
     def renew(self, record: AgentRecord) -> None:
         """Renew the claim by its next beat. record: what the log said when it was read last."""
@@ -112,12 +112,12 @@ class OwnedEntries:
         patch: dict[str, Any] = {"lease": lease, "renewed_at": self._now_micros()}
         if record.since_checkpoint >= CHECKPOINT_AFTER:
             patch["checkpoint"] = record.checkpoint()
-        self._say(patch, priority=record.term)
+        self._observe(patch, priority=record.term)
 
     def release(self, record: AgentRecord) -> None:
         """Give the agent up: another supervisor may have it at once."""
         lease = {"token": self.token, "act": "released", "beat": record.beat + 1}
-        self._say({"lease": lease, "released": True}, priority=record.term)
+        self._observe({"lease": lease, "released": True}, priority=record.term)
 
     def granted(self, record: AgentRecord, settings: AgentSettings, observed: ObservedState | None = None) -> None:
         """Record who owns the agent now, and how it is run.
@@ -141,7 +141,7 @@ class OwnedEntries:
             status, without = self._status(record, observed)
             patch |= status
             cleared += without
-        self._say(patch, priority=record.term, cleared=tuple(sorted(cleared)))
+        self._observe(patch, priority=record.term, cleared=tuple(sorted(cleared)))
 
     def status(self, record: AgentRecord, observed: ObservedState, **more: Any) -> None:
         """Record what the agent does.
@@ -152,7 +152,7 @@ class OwnedEntries:
             more: Further fields.
         """
         patch, without = self._status(record, observed)
-        self._say(patch | more, priority=record.term, cleared=tuple(sorted({*without} - more.keys())))
+        self._observe(patch | more, priority=record.term, cleared=tuple(sorted({*without} - more.keys())))
 
     def _status(self, record: AgentRecord, observed: ObservedState) -> tuple[dict[str, Any], set[str]]:
         """Return the fields that record a status, and those without a value."""
@@ -172,7 +172,7 @@ class OwnedEntries:
             patch |= {"status_at": now, "transitions": [transition]}
         return patch, {*_WITHOUT_VALUE} - patch.keys()
 
-    def _say(self, patch: Mapping[str, Any], *, priority: int, cleared: tuple[str, ...] = ()) -> None:
+    def _observe(self, patch: Mapping[str, Any], *, priority: int, cleared: tuple[str, ...] = ()) -> None:
         # Of two observations with one priority the later one counts, also if the clock was set back between them.
         self._last_at = max(self._now_micros(), self._last_at + 1)
         source = Source(self._owner, self.token, "", "", self._seq)

@@ -52,16 +52,16 @@ class PauseGate:
     def wait(self) -> None:
         """Wait at the gate while it is closed."""
         while self.is_closed:
-            self._reach()
+            self._mark_reached()
             time.sleep(_LOOK_S)
 
     async def wait_async(self) -> None:
         """As `wait`, while the event loop goes on."""
         while self.is_closed:
-            self._reach()
+            self._mark_reached()
             await asyncio.sleep(_LOOK_S)
 
-    def _reach(self) -> None:
+    def _mark_reached(self) -> None:
         if not self._held.exists():
             with suppress(OSError):  # the folder is gone, and the owner with it
                 self._held.touch()

@@ -75,7 +75,7 @@ def boottime_s() -> float:
     return time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic()
 
 
-class ToldLines:
+class JsonLineReader:
     """Reads lines of JSON from a descriptor that does not block."""
 
     def __init__(self, descriptor: int) -> None:
@@ -102,7 +102,7 @@ class ToldLines:
 class Keeper:
     """Keeps one agent. told: its standard input."""
 
-    def __init__(self, order: KeeperOrder, told: ToldLines) -> None:
+    def __init__(self, order: KeeperOrder, told: JsonLineReader) -> None:
         self._order = order
         self._told = told
         self._until_s = order.until_s
@@ -113,21 +113,21 @@ class Keeper:
         """Run the agent to its end. Return the exit status of this process."""
         lock = self._locked()
         if lock is None:
-            return self._failed("an earlier process of it has not ended", is_refused=False)
+            return self._report_failure("an earlier process of it has not ended", is_refused=False)
         if not kill_until_none(lambda: [*marked(self._order.mark)], self._is_over):
-            return self._failed("processes of an earlier one cannot be killed", is_refused=False)
+            return self._report_failure("processes of an earlier one cannot be killed", is_refused=False)
         output = OutputFile(Path(self._order.folder), self._order.output_bytes)
         began = time.monotonic()
         try:
             agent = self._start()
         except OSError as error:
-            return self._failed(f"{self._order.command[0]}: {error.strerror or error}", is_refused=True)
+            return self._report_failure(f"{self._order.command[0]}: {error.strerror or error}", is_refused=True)
         except subprocess.SubprocessError as error:  # raised in the child, before the program
-            return self._failed(f"it cannot be prepared: {error}", is_refused=True)
+            return self._report_failure(f"it cannot be prepared: {error}", is_refused=True)
         self._agent = agent
-        _say(started=agent.pid, process_start=process_start(agent.pid), contained=self._order.contained)
-        status = self._kept(agent, output)
-        _say(ended=status, ran_s=time.monotonic() - began)
+        _write_line(started=agent.pid, process_start=process_start(agent.pid), contained=self._order.contained)
+        status = self._wait_for_end(agent, output)
+        _write_line(ended=status, ran_s=time.monotonic() - began)
         return 0
 
     def _locked(self) -> int | None:
@@ -156,7 +156,7 @@ class Keeper:
             preexec_fn=before,  # noqa: PLW1509  # this process has one thread
         )  # fmt: skip
 
-    def _kept(self, agent: subprocess.Popen[bytes], output: OutputFile) -> int:
+    def _wait_for_end(self, agent: subprocess.Popen[bytes], output: OutputFile) -> int:
         """Wait for the end of the agent and of its descendants; return the agent's exit status."""
         assert agent.stdout is not None
         pipe = agent.stdout.fileno()
@@ -171,7 +171,7 @@ class Keeper:
                     selector.unregister(pipe)
                 if self._is_over():
                     kill_all(descendants(os.getpid()))
-                status = _reaped(agent.pid)
+                status = _reap(agent.pid)
         agent.returncode = status
         kill_until_none(lambda: descendants(os.getpid()), lambda: False)
         copied(pipe, output)
@@ -199,8 +199,8 @@ class Keeper:
                     os.killpg(self._agent.pid, signal.SIGTERM)
 
     @staticmethod
-    def _failed(why: str, *, is_refused: bool) -> int:
-        _say(failed=why, is_refused=is_refused)
+    def _report_failure(why: str, *, is_refused: bool) -> int:
+        _write_line(failed=why, is_refused=is_refused)
         return 1
 
 
@@ -232,12 +232,12 @@ def kill_until_none(found: Callable[[], list[int]], is_over: Callable[[], bool])
         if is_over():
             return False
         kill_all(pids)
-        _reaped(0)
+        _reap(0)
         time.sleep(_LOOK_S / 10)
     return True
 
 
-def _reaped(wanted: int) -> int | None:
+def _reap(wanted: int) -> int | None:
     """Reap every child that has ended; return the exit status of the wanted one, if it was among them."""
     status = None
     with suppress(ChildProcessError):
@@ -250,7 +250,7 @@ def _reaped(wanted: int) -> int | None:
     return status
 
 
-def _say(**line: object) -> None:
+def _write_line(**line: object) -> None:
     with suppress(OSError):  # the supervisor is gone, which ends the agent
         os.write(sys.stdout.fileno(), json.dumps(line).encode() + b"\n")
 
@@ -259,7 +259,7 @@ def main() -> int:
     """Keep the agent that the first line describes."""
     os.setsid()
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-    told = ToldLines(sys.stdin.fileno())
+    told = JsonLineReader(sys.stdin.fileno())
     while not (lines := told.read()):
         if told.has_ended:
             return 1

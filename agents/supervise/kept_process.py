@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
-from refold.agents.supervise.keeper import KeeperOrder, ToldLines
+from refold.agents.supervise.keeper import JsonLineReader, KeeperOrder
 from refold.agents.supervise.machine import ProcessView
 from refold.agents.supervise.machine_processes import kill_all, marked
 from refold.streams import child_process
@@ -28,24 +28,24 @@ class KeptProcess:
         self._mark = order.mark
         self._keeper = child_process.start(_KEEPER, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         assert self._keeper.stdout is not None
-        self._lines = ToldLines(self._keeper.stdout.fileno())
+        self._lines = JsonLineReader(self._keeper.stdout.fileno())
         self._view = ProcessView(is_there=True)
         self._last: ProcessView | None = None
         self.process_start = 0
         self.contained: Mapping[str, Any] = {}
-        self._say(order._asdict())
+        self._send_line(order._asdict())
 
     def extend(self, until_s: float) -> None:
         """Let the agent run until then, by BOOTTIME."""
-        self._say({"until_s": until_s})
+        self._send_line({"until_s": until_s})
 
     def stop(self, within_s: float) -> None:
         """End the agent: by SIGTERM, and by SIGKILL after this time, seconds."""
-        self._say({"stop": within_s})
+        self._send_line({"stop": within_s})
 
     def kill(self) -> None:
         """End the agent at once."""
-        self._say({"kill": True})
+        self._send_line({"kill": True})
 
     @property
     def is_gone(self) -> bool:
@@ -78,7 +78,7 @@ class KeptProcess:
             with suppress(OSError):
                 pipe.close()
 
-    def _say(self, line: Mapping[str, Any]) -> None:
+    def _send_line(self, line: Mapping[str, Any]) -> None:
         assert self._keeper.stdin is not None
         with suppress(OSError):  # the keeper has ended, which `view` notices
             self._keeper.stdin.write(json.dumps(line).encode() + b"\n")

@@ -64,12 +64,12 @@ def launch_of(
     limits = {name: limit for name, limit in msgspec.structs.asdict(settings.limits).items() if limit is not None}
     contained: dict[str, Any] = {"isolation": settings.isolation, "limits": limits}
     if settings.isolation == "bubblewrap":
-        command, more = _contained(settings, log_url, environment, folder, limits)
+        command, more = _contained_command(settings, log_url, environment, folder, limits)
         contained |= more
     else:
         if "processes" in limits and os.geteuid() == 0:
             raise InputError("limits.processes: the kernel does not apply it to root; run refold up as another user")
-        command = _limited(limits, settings.command)
+        command = _limited_command(limits, settings.command)
     if settings.mode == "capture" or settings.upstream:
         _require_capture()
         options = ["--log", log_url, "--agent", settings.name]
@@ -86,7 +86,7 @@ def launch_of(
     return AgentLaunch(command, variables, contained)
 
 
-def _contained(
+def _contained_command(
     settings: AgentSettings, log_url: str, environment: Mapping[str, str], folder: Path, limits: Mapping[str, int]
 ) -> tuple[list[str], dict[str, Any]]:  # fmt: skip
     """Return the command of a contained agent, and what is contained."""
@@ -112,7 +112,7 @@ def _contained(
     if processes is not None:
         contained["limited_by"] = "a control group" if group else "an rlimit"
     command = contained_command(
-        prefix, group, processes, _limited(inner, settings.command), kept=_RECORDING if is_recording else ()
+        prefix, group, processes, _limited_command(inner, settings.command), kept=_RECORDING if is_recording else ()
     )  # fmt: skip
     return command, contained
 
@@ -126,7 +126,7 @@ def _require_capture() -> None:
             )
 
 
-def _limited(limits: Mapping[str, int], command: Sequence[str]) -> list[str]:
+def _limited_command(limits: Mapping[str, int], command: Sequence[str]) -> list[str]:
     """Return a command that runs another with limits on its resources."""
     options = [f"--{_LIMITS[name][0]}={limit * _LIMITS[name][1]}" for name, limit in limits.items()]
     if not options:

@@ -109,7 +109,8 @@ class AgentRecord:
         return {
             "rules": _RULES, "offset": offset, "id": record_id.hex(), "token": self.token, "beat": self.beat,
             "is_open": self.is_open, "term": self.term, "lease_ms": self.lease_ms, "owner": self.owner,
-            "desired": _given(self.desired), "desired_order": [priority, key.hex()], "observed": _given(self.observed),
+            "desired": _nondefault_fields(self.desired), "desired_order": [priority, key.hex()],
+            "observed": _nondefault_fields(self.observed),
         }  # fmt: skip
 
     @classmethod
@@ -136,7 +137,7 @@ class AgentRecord:
             self._desire(observation, observation_id)
         if observation.source.run == self.token:
             if "status" in patch:
-                self.observed = _observed(patch)
+                self.observed = _observed_state(patch)
             if "checkpoint" in patch:
                 self.since_checkpoint = 0
 
@@ -163,7 +164,7 @@ class AgentRecord:
             )  # fmt: skip
 
 
-def _given(state: DesiredState | ObservedState) -> dict[str, Any]:
+def _nondefault_fields(state: DesiredState | ObservedState) -> dict[str, Any]:
     """Return the fields of a state that differ from the default."""
     return {name: value for name, value in state._asdict().items() if value != state._field_defaults[name]}
 
@@ -173,5 +174,5 @@ def _text(patch: Mapping[str, Any], name: str) -> str:
     return value if isinstance(value, str) else ""
 
 
-def _observed(patch: Mapping[str, Any]) -> ObservedState:
+def _observed_state(patch: Mapping[str, Any]) -> ObservedState:
     return ObservedState(**{name: patch[name] for name in ObservedState._fields if name in patch})

@@ -77,7 +77,7 @@ def next_move(
     """
     observed = record.observed._replace(handled=record.desired.number)
     if process.failure or process.exit_status is not None:
-        return NextMove(observed=_ended(record, process, settings, now, outcome))
+        return NextMove(observed=_status_after_end(record, process, settings, now, outcome))
     move = _with_process(record, process, observed) if process.is_there else _without_process(
         record, observed, now, outcome
     )  # fmt: skip
@@ -94,13 +94,13 @@ def _with_process(record: AgentRecord, process: ProcessView, observed: ObservedS
     if status == "healing" and process.pid and not observed.pid:
         return NextMove(observed=observed._replace(why=f"its run {observed.run} is being healed", pid=process.pid))
     if wanted == "stopped" and status not in ("stopping", "starting") and (status != "healing" or observed.pid):
-        return NextMove(Deed.STOP, observed._replace(status="stopping", why=_asked(record)))
+        return NextMove(Deed.STOP, observed._replace(status="stopping", why=_request_text(record)))
     if wanted == "paused" and status == "running":
-        return NextMove(Deed.HOLD, observed._replace(status="pausing", why=_asked(record)))
+        return NextMove(Deed.HOLD, observed._replace(status="pausing", why=_request_text(record)))
     if wanted == "paused" and status == "pausing" and process.is_held:
         return NextMove(observed=observed._replace(status="paused", why="it waits at a boundary"))
     if wanted == "running" and status in ("pausing", "paused"):
-        return NextMove(Deed.LET_GO, observed._replace(status="running", why=_asked(record)))
+        return NextMove(Deed.LET_GO, observed._replace(status="running", why=_request_text(record)))
     return NextMove()
 
 
@@ -109,39 +109,41 @@ def _without_process(record: AgentRecord, observed: ObservedState, now: int, out
     is_new = before.handled < record.desired.number
     if wanted != "running":
         is_over = status in ("ended", "failed") and not is_new
-        return NextMove() if status == wanted or not wanted or is_over else _rest(observed, wanted, record)
+        return NextMove() if status == wanted or not wanted or is_over else _stopped_move(observed, wanted, record)
     is_due = status == "failed" and observed.heals > 0
     if status in ("ended", "failed", "asking") and not is_new and not is_due:
         return NextMove()
     if (status == "waiting" or is_due) and now < observed.restart_at and not is_new:
         return NextMove()
     if observed.heals and observed.run:
-        return NextMove(Deed.START, _without(observed)._replace(
+        return NextMove(Deed.START, _without_pid(observed)._replace(
             status="healing", why=f"its run {observed.run} is to be healed", attempt=observed.attempt + 1,
             exit_status=None,
         ))  # fmt: skip
     if observed.run and outcome == "succeeded" and status not in ("ended", "failed", "waiting", ""):
         why = "its run succeeded before its process ended"
-        return NextMove(observed=_without(observed)._replace(status="ended", why=why, failures=0))
+        return NextMove(observed=_without_pid(observed)._replace(status="ended", why=why, failures=0))
     if status in ("ended", "failed"):
         observed = observed._replace(failures=0)
     run = "" if status == "ended" or outcome == "succeeded" else observed.run
-    why = "its wait is over" if status == "waiting" and not is_new else _asked(record)
-    return NextMove(Deed.START, _without(observed)._replace(
+    why = "its wait is over" if status == "waiting" and not is_new else _request_text(record)
+    return NextMove(Deed.START, _without_pid(observed)._replace(
         status="starting", why=why, run=run, attempt=observed.attempt + 1, exit_status=None
     ))  # fmt: skip
 
 
-def _rest(observed: ObservedState, status: str, record: AgentRecord) -> NextMove:
+def _stopped_move(observed: ObservedState, status: str, record: AgentRecord) -> NextMove:
     """Record that an agent without a process is stopped or paused. The run of one that ended is over."""
     run = "" if observed.status == "ended" else observed.run
-    return NextMove(observed=_without(observed)._replace(status=status, why=_asked(record), run=run))
+    return NextMove(observed=_without_pid(observed)._replace(status=status, why=_request_text(record), run=run))
 
 
-def _ended(record: AgentRecord, process: ProcessView, settings: AgentSettings, now: int, outcome: str) -> ObservedState:
+def _status_after_end(
+    record: AgentRecord, process: ProcessView, settings: AgentSettings, now: int, outcome: str
+) -> ObservedState:
     """Return the status after the end of a process."""
     before, status = record.observed, process.exit_status
-    observed = _without(before)._replace(exit_status=status, handled=record.desired.number)
+    observed = _without_pid(before)._replace(exit_status=status, handled=record.desired.number)
     if before.status == "stopping":
         return observed._replace(status="stopped", why=before.why, failures=0)
     if outcome == "asking" and settings.restart != "never" and not process.failure:
@@ -168,7 +170,7 @@ def _ended(record: AgentRecord, process: ProcessView, settings: AgentSettings, n
     )  # fmt: skip
 
 
-def _without(observed: ObservedState) -> ObservedState:
+def _without_pid(observed: ObservedState) -> ObservedState:
     return observed._replace(pid=0, process_start=0, boot="", restart_at=0)
 
 
@@ -176,7 +178,7 @@ def _exit_text(status: int) -> str:
     return f"a signal ended it: {-status}" if status < 0 else f"it exited with {status}"
 
 
-def _asked(record: AgentRecord) -> str:
+def _request_text(record: AgentRecord) -> str:
     desired = record.desired
     return f"{desired.by or 'somebody'} requested: {desired.what}" + (f", because {desired.why}" if desired.why else "")
 

@@ -77,18 +77,18 @@ class OutputPosition:
 
     def read(self) -> bytes:
         """Return what was written since the last read. Output that was rotated away twice meanwhile is left out."""
-        data = self._rest()
+        data = self._read_rest()
         while self._is_replaced():
-            data += self._rest()  # written between the last read and the rotation
+            data += self._read_rest()  # written between the last read and the rotation
             if self._file is not None:
                 os.close(self._file)
                 self._file = None
             with suppress(FileNotFoundError):
                 self._file = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
-            data += self._rest()
+            data += self._read_rest()
         return data
 
-    def _rest(self) -> bytes:
+    def _read_rest(self) -> bytes:
         pieces = []
         while self._file is not None and (piece := os.read(self._file, _PIECE)):
             pieces.append(piece)

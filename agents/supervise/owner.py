@@ -274,7 +274,7 @@ class AgentOwner:
             assert move.observed is not None
             return self._start(mine, record, move.observed)
         if move.observed is not None:
-            self._tell(mine, record, move.observed)
+            self._record_status(mine, record, move.observed)
         self._not_started = ""
         if self._process is None:
             return
@@ -315,10 +315,10 @@ class AgentOwner:
         try:
             order = self._order(observed)
         except InputError as error:
-            return self._tell(mine, record, observed._replace(
+            return self._record_status(mine, record, observed._replace(
                 status="failed", why=str(error), attempt=observed.attempt - 1, failures=observed.failures + 1, heals=0
             ))  # fmt: skip
-        self._tell(mine, record, observed._replace(host=self._by.host))
+        self._record_status(mine, record, observed._replace(host=self._by.host))
         if self._by.clock_s() >= self._until_s:
             return
         try:
@@ -361,7 +361,7 @@ class AgentOwner:
         is_denial = outcome == "failed" and bool(self._settings.heal) and is_denied(self._log, record.observed.run)
         return "denied" if is_denial else outcome
 
-    def _tell(self, mine: OwnedEntries, record: AgentRecord, observed: ObservedState) -> None:
+    def _record_status(self, mine: OwnedEntries, record: AgentRecord, observed: ObservedState) -> None:
         """Record a status."""
         more = {}
         if observed.status in ("running", "healing") and observed.pid and self._process is not None:

@@ -56,7 +56,7 @@ class Supervisor:
         """
         while not is_stopped(TICK_S):
             for name, owner in self._owners.items():
-                self._tried(name, owner.tick)
+                self._try_step(name, owner.tick)
             if is_until_done and all(owner.is_done for owner in self._owners.values()):
                 break
         has_succeeded = not any(owner.has_failed for owner in self._owners.values())
@@ -76,11 +76,11 @@ class Supervisor:
         ahead = dict(self._owners)
         while ahead:
             for name, owner in list(ahead.items()):
-                if self._tried(name, owner.end):
+                if self._try_step(name, owner.end):
                     del ahead[name]
             time.sleep(TICK_S / 5)
 
-    def _tried(self, name: str, step: Callable[[], bool | None]) -> bool:
+    def _try_step(self, name: str, step: Callable[[], bool | None]) -> bool:
         """Do a step of an owner; return its result. A problem is logged once, until a step works again."""
         try:
             result = bool(step())

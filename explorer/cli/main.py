@@ -185,7 +185,7 @@ def run(arguments: Sequence[str]) -> int:
         place = f"{error.filename}: " if error.filename else ""
         return _refuse(f"{place}{error.strerror or error}")
     except Exception as error:  # the last resort: anything else is a defect of refold
-        _say(f"a defect: {type(error).__name__}: {error}; please report it, with what {DEBUG}=1 shows")
+        _print_error(f"a defect: {type(error).__name__}: {error}; please report it, with what {DEBUG}=1 shows")
         return DEFECT
     return int(status or 0)
 
@@ -207,11 +207,11 @@ def _usage(error: click.ClickException) -> str:
 
 
 def _refuse(message: str) -> int:
-    _say(message)
+    _print_error(message)
     return UNUSABLE
 
 
-def _say(message: str) -> None:
+def _print_error(message: str) -> None:
     if os.environ.get(DEBUG, "") not in ("", "0"):
         traceback.print_exc()
     with contextlib.suppress(OSError):

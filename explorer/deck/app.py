@@ -80,13 +80,13 @@ class DeckApp(App[None]):
     def on_mount(self) -> None:
         """Show the runs, and check for new records at an interval."""
         self.push_screen(RunsScreen())
-        self.set_interval(self._live_s, self._look)
+        self.set_interval(self._live_s, self._reload_if_grown)
 
     def on_unmount(self) -> None:
         """Close the log."""
         self.log_thread.close()
 
-    async def _look(self) -> None:
+    async def _reload_if_grown(self) -> None:
         """Reload the screen if the log has grown."""
         screen = self.screen
         if not isinstance(screen, DeckScreen) or not screen.is_live or not screen.cut_text:
@@ -122,18 +122,18 @@ class DeckApp(App[None]):
     def action_go_to(self) -> None:
         """Ask the reader for the next screen."""
         if isinstance(self.screen, DeckScreen):
-            self.push_screen(Prompt(GO_TO, sign=":"), self._go)
+            self.push_screen(Prompt(GO_TO, sign=":"), self._open_typed)
 
-    def _go(self, given: str | None) -> None:
+    def _open_typed(self, given: str | None) -> None:
         if not given:
             return
         try:
-            self._go_to(shlex.split(given))
+            self._open_screen(shlex.split(given))
         except (InputError, ValueError) as error:
             if isinstance(self.screen, DeckScreen):
                 self.screen.say_problem(str(error))
 
-    def _go_to(self, words: list[str]) -> None:
+    def _open_screen(self, words: list[str]) -> None:
         """Open the screen that the reader typed.
 
         Raises:

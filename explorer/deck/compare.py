@@ -68,7 +68,7 @@ class CompareScreen(DeckScreen):
         ])  # fmt: skip
         parting = next((index for index, row in enumerate(rows) if row["parts"]), 0)
         table.move_cursor(row=parting)
-        self.query_one(Pane).show(lines(_told(shown)))
+        self.query_one(Pane).show(lines(_difference_lines(shown)))
         table.focus()
         return ""
 
@@ -90,7 +90,7 @@ def _side(side: Mapping[str, Any] | None) -> Text:
     return outcome_text(side["outcome"]).append(f" {visible(' '.join(name.split()))[:30]}", "")
 
 
-def _told(shown: Mapping[str, Any]) -> Iterator[Text]:
+def _difference_lines(shown: Mapping[str, Any]) -> Iterator[Text]:
     """Yield the first difference, word by word, and the observations it comes from."""
     first, *rest = shown["lines"]
     yield heading(first)

@@ -148,14 +148,14 @@ class EntityScreen(DeckScreen):
         if self._answer is None:
             return
         stops = self._answer.stops
-        self._go(stops.chosen + by)
+        self._move_to_stop(stops.chosen + by)
 
     def action_edge(self, index: int) -> None:
         """Go to the first or the last moment."""
         if self._answer is not None:
-            self._go(index % len(self._answer.stops.moments) if self._answer.stops.moments else -1)
+            self._move_to_stop(index % len(self._answer.stops.moments) if self._answer.stops.moments else -1)
 
-    def _go(self, index: int) -> None:
+    def _move_to_stop(self, index: int) -> None:
         if self._answer is None or not 0 <= index < len(self._answer.stops.moments):
             return
         stop = self._answer.stops.moments[index]

@@ -113,7 +113,7 @@ class Rows(DataTable[Any]):
         return str(self.ordered_rows[self.cursor_row].key.value)
 
 
-def _shortened(cut: re.Match[str]) -> str:
+def _shorten_cut(cut: re.Match[str]) -> str:
     """Shorten a cut in a command, to fit the screen. `y` copies the whole command."""
     return f"cut:…{cut[0][-8:]}"
 
@@ -276,7 +276,7 @@ class DeckScreen(Screen[None]):
             return
         self._show_title("● live" if self.is_live else f"cut {read_cut(self.cut_text).short}")
         if note:
-            self._say(Text(visible(note), "yellow"))
+            self._show_line(Text(visible(note), "yellow"))
         else:
             self._show_command()
 
@@ -303,14 +303,14 @@ class DeckScreen(Screen[None]):
         self.query_one("#title", Static).update(left + " " * room + right)
 
     def _show_command(self) -> None:
-        text = f"$ {_CUT.sub(_shortened, visible(self.command))}" if self.queries else ""
-        self._say(Text(text, "dim"))
+        text = f"$ {_CUT.sub(_shorten_cut, visible(self.command))}" if self.queries else ""
+        self._show_line(Text(text, "dim"))
 
     def say_problem(self, problem: str) -> None:
         """Show why there is no answer."""
-        self._say(Text(f"! {visible(problem)}", "bold red"))
+        self._show_line(Text(f"! {visible(problem)}", "bold red"))
 
-    def _say(self, text: Text) -> None:
+    def _show_line(self, text: Text) -> None:
         self.query_one("#command", Static).update(text)
 
     @property

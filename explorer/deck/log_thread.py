@@ -30,14 +30,14 @@ class LogThread:
         Raises:
             RefoldError: The log cannot be opened, or the question has no answer. The next question tries again.
         """
-        return await asyncio.wrap_future(self._thread.submit(lambda: question(self._opened())))
+        return await asyncio.wrap_future(self._thread.submit(lambda: question(self._open_log())))
 
     def close(self) -> None:
         """Close the log after the current question."""
         self._thread.submit(self._close)
         self._thread.shutdown()
 
-    def _opened(self) -> AgentLog:
+    def _open_log(self) -> AgentLog:
         if self._log is None:
             self._log = self.place.read()
             self._log.indexes = EntityIndexes()

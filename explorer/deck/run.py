@@ -215,7 +215,7 @@ class RunScreen(DeckScreen):
 
     def action_related(self) -> None:
         """Open a run that this one belongs to, or one that belongs to it."""
-        found = [] if self._answer is None else list(_related(self._answer))
+        found = [] if self._answer is None else list(_related_runs(self._answer))
         if not found:
             self.say_problem("no other run belongs to this one")
             return
@@ -277,7 +277,7 @@ def _entities(shown: dict[str, Any]) -> Iterator[tuple[str, str]]:
             yield call["name"], f"{call['name']}  observed"
 
 
-def _related(answer: RunAnswer) -> Iterator[tuple[str, str]]:
+def _related_runs(answer: RunAnswer) -> Iterator[tuple[str, str]]:
     recording = answer.recording
     if recording is not None and recording.parent:
         yield recording.parent, f"{recording.parent}  this run is a fork of it"

@@ -77,7 +77,7 @@ class RunsScreen(DeckScreen):
                 outcome_text(known[row.run].outcome if row.run in known else row.outcome).append(
                     "*" if row.run == self.deck.marked else " "
                 ),
-                "└ " * min(depth, 3) + row.run, _named(row, known.get(row.run)), row.agent,
+                "└ " * min(depth, 3) + row.run, _title_of(row, known.get(row.run)), row.agent,
                 utc(started)[:19], took(started, time_json(row.ended_at)), f"{row.steps:,}",
             ])
             for row, depth in as_tree(found.rows, with_forks=True)
@@ -127,7 +127,7 @@ class RunsScreen(DeckScreen):
         self.deck.open_compare(other, run, self.cut_text)
 
 
-def _named(row: RunRow, known: UnendedRun | None) -> str:
+def _title_of(row: RunRow, known: UnendedRun | None) -> str:
     """Return the title of a run, whether it is flagged, and what is known of one that has not ended."""
     said = ["!" if row.flagged else "", row.title or "", "" if known is None else f"({known.text})"]
     return " ".join(filter(None, said))

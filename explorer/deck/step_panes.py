@@ -34,7 +34,7 @@ def pane_text(index: int, shown: dict[str, Any], *, is_raw: bool) -> Text:
         is_raw: Whether calls are shown as recorded instead of as messages.
     """
     if index == 0:
-        return lines(_did(shown, is_raw=is_raw))
+        return lines(_actions_pane(shown, is_raw=is_raw))
     if index == 1:
         return lines(_state(shown))
     if index == 2:
@@ -42,7 +42,7 @@ def pane_text(index: int, shown: dict[str, Any], *, is_raw: bool) -> Text:
     return lines(_read(shown))
 
 
-def _did(shown: dict[str, Any], *, is_raw: bool) -> Iterator[Text]:
+def _actions_pane(shown: dict[str, Any], *, is_raw: bool) -> Iterator[Text]:
     step = shown["step"]
     name = f" {step['name']}" if step["name"] else ""
     yield heading(f"Step {step['step']}{name}: {step['outcome'] or step['status']}")

@@ -85,7 +85,7 @@ class Calls:
         Raises:
             ToolFailure: The last attempt failed.
         """
-        action, last = self._asked(tool, inputs, causes, effect)
+        action, last = self._begin_action(tool, inputs, causes, effect)
         if effect == "write":
             # If this process dies during the call, the log shows that the call may have happened.
             self._journal.flush()
@@ -95,12 +95,12 @@ class Calls:
             try:
                 output = self._tools.call(tool, inputs)
             except ToolFailure as failure:
-                last = self._failed(action, tool, attempt, failure, last)
+                last = self._record_failure(action, tool, attempt, failure, last)
                 attempt += 1
                 continue
-            return output, self._answered(action, tool, attempt, output, time.perf_counter() - began, last)
+            return output, self._record_answer(action, tool, attempt, output, time.perf_counter() - began, last)
 
-    def _asked(self, tool: str, inputs: Inputs, causes: Iterable[str], effect: str) -> tuple[str, str]:
+    def _begin_action(self, tool: str, inputs: Inputs, causes: Iterable[str], effect: str) -> tuple[str, str]:
         self._position += 1
         run, step = self._journal.run, f"{self._journal.run}#{self._journal.step}"
         action = f"action/{step}.{self._position}"
@@ -116,7 +116,7 @@ class Calls:
         self._journal.tie(action, "of", f"step/{step}", asked)
         return action, asked
 
-    def _failed(self, action: str, tool: str, attempt: int, failure: ToolFailure, last: str) -> str:
+    def _record_failure(self, action: str, tool: str, attempt: int, failure: ToolFailure, last: str) -> str:
         self.failed_tries += 1
         at, given_up = now_micros(), attempt == TRIES_MAX
         backoff_ms = 0 if given_up else BACKOFF_MS * 2 ** (attempt - 1)
@@ -131,7 +131,7 @@ class Calls:
         time.sleep(backoff_ms / 1000)
         return noted
 
-    def _answered(self, action: str, tool: str, attempt: int, output: Result, seconds: float, last: str) -> str:
+    def _record_answer(self, action: str, tool: str, attempt: int, output: Result, seconds: float, last: str) -> str:
         patch = {"status": "succeeded", "attempts": attempt, "duration_ms": seconds * 1000}
         patch |= {"output": json.dumps(output), "output_type": "application/json", "ended_at": now_micros()}
         return self._journal.note(action, patch, [last], tool)
@@ -152,7 +152,7 @@ class RefundAgent:
         self._seed = seed
         self._cue = cue
         self._journal = Journal(log, AGENT, RUN)
-        self._calls = Calls(self._journal, Tools(seed, self._limits, self._hang))
+        self._calls = Calls(self._journal, Tools(seed, self._limits, self._wait_in_vain))
         self._claims: dict[str, dict[str, Any]] = {}
         self._known: dict[str, str] = {}  # claim -> the observation of its current state
         self._seen: dict[str, Any] = {}
@@ -198,7 +198,7 @@ class RefundAgent:
 
     def _load_config(self, decided: str) -> Output:
         """Read the shared configuration. Record exactly which version was read, because the plan depends on it."""
-        config, ids = self._log.state(CONFIG), self._limits_held()
+        config, ids = self._log.state(CONFIG), self._limit_observations()
         read = {"entity": CONFIG, "observations": ids, "version": config.version}
         read |= {"state_hash": config.state_hash, "cut": str(config.cut), "read_at": now_micros()}
         step = f"step/{RUN}#{self._journal.step}"
@@ -230,18 +230,18 @@ class RefundAgent:
         for name, claim in self._claims.items():
             claim["status"] = "approved" if claim["risk"] <= RISK_MAX else "declined"
             self._now(name, {"status": claim["status"]}, [decided, self._known[name]])
-        return {"approved": len(self._approved())}
+        return {"approved": len(self._approved_claims())}
 
     def _pay(self, _: str) -> Output:
-        for number, name in enumerate(self._approved(), start=1):
+        for number, name in enumerate(self._approved_claims(), start=1):
             pay = {"claim": name, "amount_cents": self._claims[name]["amount_cents"]}
-            causes = [self._known[name], *self._limits_held()]
+            causes = [self._known[name], *self._limit_observations()]
             answer, told = self._calls.call("acme.refund", pay, causes, effect="write")
             self._now(name, {"status": "paid", "reference": answer["reference"]}, [told])
             if number % BATCH == 0:
                 self._last = self._journal.note(PIPELINE, {"outputs": {"paid": number}}, [told])
                 self._remember(f"{number} paid", paid=number)
-        return {"paid": len(self._approved())}
+        return {"paid": len(self._approved_claims())}
 
     def _notify(self, _: str) -> Output:
         for name in self._claims:
@@ -254,7 +254,7 @@ class RefundAgent:
         note(f"run/{RUN}", ended | {"status": "ended", "outcome": "succeeded"}, [done])
         note(SESSION, ended | {"status": "completed"}, [done])
 
-    def _approved(self) -> list[str]:
+    def _approved_claims(self) -> list[str]:
         return [name for name, claim in self._claims.items() if claim["status"] == "approved"]
 
     def _now(self, claim: str, fields: Output, causes: list[str]) -> None:
@@ -265,7 +265,7 @@ class RefundAgent:
         fields = self._log.state(CONFIG).fields
         return {name: fields[name] for name in LIMITS}
 
-    def _limits_held(self) -> list[str]:
+    def _limit_observations(self) -> list[str]:
         """Return the ids of the observations that hold the current limits."""
         config = self._log.state(CONFIG)
         return list(dict.fromkeys(each.hex() for name in LIMITS for each in config.held_by(name)))
@@ -280,7 +280,7 @@ class RefundAgent:
         self._cue.say(self._seen, kept=self._journal.kept, failed_tries=self._calls.failed_tries, **facts)
         self._cue.wait()
 
-    def _hang(self, seconds: float) -> None:
+    def _wait_in_vain(self, seconds: float) -> None:
         """Called when no answer comes: tell the demo that the agent waits, and sleep."""
         self._journal.flush()
         self._cue.say(self._seen | {"at": "waiting"}, kept=self._journal.kept)

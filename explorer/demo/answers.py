@@ -40,10 +40,10 @@ def replay(log: refold.Log, view: refold.StateView) -> list[RefoldedVersion]:
     """Fold the pipeline again; return its versions up to the point of the view."""
     seen = [row.new for row in log.history(SESSION, until=view.cut) if row.key == "pipeline_seen"]
     noted = {each["version"]: each["state_hash"] for each in seen}
-    return [_replayed(log, view, rows, noted) for rows in _by_observation(log, PIPELINE, view.cut)]
+    return [_replay_version(log, view, rows, noted) for rows in _by_observation(log, PIPELINE, view.cut)]
 
 
-def _replayed(
+def _replay_version(
     log: refold.Log, view: refold.StateView, rows: Sequence[refold.Row], noted: dict[int, str]
 ) -> RefoldedVersion:
     version = rows[0].version
@@ -123,7 +123,7 @@ def timeline(log: refold.Log, at: refold.Cut, entities: Sequence[str]) -> list[T
         TimelineLine(rows[0].observed_at, entity, text, rows[0].source.agent)
         for entity in entities
         for rows in _by_observation(log, entity, at)
-        if (text := " ".join(said for row in rows if (said := _said(row))))
+        if (text := " ".join(said for row in rows if (said := _change_text(row))))
     ]
     return sorted(found, key=lambda moment: moment.at)
 
@@ -135,7 +135,7 @@ def _by_observation(log: refold.Log, entity: str, at: refold.Cut) -> Iterator[li
     yield from told.values()
 
 
-def _said(row: refold.Row) -> str:
+def _change_text(row: refold.Row) -> str:
     """Describe a change in a few words. Empty if the timeline does not need it."""
     if row.field == "current_step":
         return f"{row.new} starts"

@@ -103,11 +103,11 @@ SAID = ("passed", "score", "rate_limit", "timeout_ms", "current_step", "outcome"
 
 def brief(statement: refold.Observation) -> str:
     """Describe an observation in at most WIDTH characters."""
-    text = _said(statement.type, statement.patch)
+    text = _patch_text(statement.type, statement.patch)
     return text if len(text) <= WIDTH else f"{text[: WIDTH - 3]}..."
 
 
-def _said(kind: str, patch: Mapping[str, Any]) -> str:
+def _patch_text(kind: str, patch: Mapping[str, Any]) -> str:
     if kind == "document":
         return _pairs({name: json.loads(value) for name, value in patch["fields"].items()})
     if kind == "pipeline" and "outputs" in patch:
@@ -123,7 +123,7 @@ def _pairs(values: Mapping[str, Any]) -> str:
     return " ".join(f"{name}={value}" for name, value in values.items())
 
 
-def stands(entity: refold.EntityView) -> str:
+def status_text(entity: refold.EntityView) -> str:
     """Describe an entity by a few of its fields."""
     fields, kind = entity.fields, entity.entity.partition("/")[0]
     if kind == "pipeline":
@@ -229,7 +229,7 @@ class CheckedAnswers:
         page.line(f"   They fold into {len(view)} entities ({counts}, ...). Those that matter here:")
         payment = answers.unanswered(view)
         names = [PIPELINE, SESSION, CONFIG, payment.entity, answers.document_of(payment)]
-        states = [(name, f"v{view[name].version}", stands(view[name])) for name in names]
+        states = [(name, f"v{view[name].version}", status_text(view[name])) for name in names]
         page.table(("entity", "version", "state"), states)
         moments = answers.timeline(self._log, view.cut, names)[-TIMELINE:]
         lines = [(clock(each.at), each.entity, each.text, each.agent) for each in moments]

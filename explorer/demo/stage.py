@@ -56,7 +56,7 @@ class Actor:
             raise DemoFailed(f"{self.name} printed nothing for {PATIENCE_S:g} s")
         line = self._process.stdout.readline()
         if not line:
-            raise self._failed(self._process.wait())
+            raise self._failure(self._process.wait())
         told: dict[str, Any] = json.loads(line)
         return told
 
@@ -67,7 +67,7 @@ class Actor:
             self._process.stdin.write("\n")
             self._process.stdin.flush()
         except BrokenPipeError:
-            raise self._failed(self._process.wait()) from None
+            raise self._failure(self._process.wait()) from None
 
     def finish(self) -> None:
         """Wait for the process to end.
@@ -80,7 +80,7 @@ class Actor:
         except subprocess.TimeoutExpired:
             raise DemoFailed(f"{self.name} did not end within {PATIENCE_S:g} s") from None
         if status:
-            raise self._failed(status)
+            raise self._failure(status)
 
     def kill(self) -> int:
         """Send SIGKILL, which no process can handle; return the exit status, -9 if the signal ended it."""
@@ -94,7 +94,7 @@ class Actor:
             if stream is not None:
                 stream.close()
 
-    def _failed(self, status: int) -> DemoFailed:
+    def _failure(self, status: int) -> DemoFailed:
         self._complaints.seek(0)
         last = (self._complaints.read().strip().splitlines() or ["no output"])[-1]
         return DemoFailed(f"{self.name} ended with status {status}: {last}")

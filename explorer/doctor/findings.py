@@ -107,13 +107,13 @@ def inside(
                 passed_over,
                 *more,
             ):
-                findings += _guarded(part, log)
+                findings += _findings_or_problem(part, log)
     except RefoldError as error:
         findings.append(Finding("log", False, str(error), remedy))
     return findings
 
 
-def _guarded(part: Part, log: Log) -> list[Finding]:
+def _findings_or_problem(part: Part, log: Log) -> list[Finding]:
     try:
         return list(part(log))
     except Denied:  # for example a producer; `--role` checks its rights
@@ -189,10 +189,10 @@ def types(log: Log) -> Iterator[Finding]:
             if custom:
                 yield Finding(f"type {name}", True, f"its custom reducers are registered: {custom}")
     for version in log.port.registry.pending():
-        yield _pending(version)
+        yield _pending_finding(version)
 
 
-def _pending(version: TypeVersion) -> Finding:
+def _pending_finding(version: TypeVersion) -> Finding:
     """Report a version that waits for a worker with its code: a problem if that code is registered here."""
     subject = f"type {version.definition.name}, version at 0={version.offset}"
     problem = problem_of(version)

@@ -56,7 +56,7 @@ def workers(clients: Clients, admin: AdminClient, address: Address, timeout_s: f
         subject = "lag"
         with CommittedOffsets(clients, topics.group, topics.observations, stable=False) as committed:
             lag = group_lag(committed, admin, topics, found.partitions, timeout_s)
-        yield Finding(subject, True, _behind(lag, len(found.partitions), topics.group))
+        yield Finding(subject, True, _lag_text(lag, len(found.partitions), topics.group))
     except Denied as error:
         yield Finding(subject, True, f"not checked: {error}")
     except RefoldError as error:
@@ -70,19 +70,23 @@ def _alive(members: list[Member], partitions: list[int], group: str, url: str) -
     if not members:
         return (f"none in the group {group}: no worker folds, and reading works without; to start one: "
                 f"refold worker --log {url} --data DIR")  # fmt: skip
-    said = [f"{each.url or each.client_id} {_of(each.partitions)}" for each in members]
+    said = [f"{each.url or each.client_id} {_partitions_text(each.partitions)}" for each in members]
     free = {*partitions}.difference(*(each.partitions for each in members))
-    said += [f"{_of(sorted(free))} without a worker, as for a moment while workers join and leave"] if free else []
+    said += (
+        [f"{_partitions_text(sorted(free))} without a worker, as for a moment while workers join and leave"]
+        if free
+        else []
+    )
     return f"{len(members)} alive: {'; '.join(said)}"
 
 
-def _of(partitions: list[int] | tuple[int, ...]) -> str:
+def _partitions_text(partitions: list[int] | tuple[int, ...]) -> str:
     if not partitions:
         return "without a partition"
     return f"with {'partition' if len(partitions) == 1 else 'partitions'} {', '.join(map(str, partitions))}"
 
 
-def _behind(lag: dict[int, int], partitions: int, group: str) -> str:
+def _lag_text(lag: dict[int, int], partitions: int, group: str) -> str:
     """Report the lag in all, and of each partition that lags."""
     rows = [f"partition {number}: {offsets:,}" for number, offsets in sorted(lag.items()) if offsets]
     unsaid = partitions - len(lag)
@@ -132,7 +136,9 @@ def on_kafka(target: LogTarget, looking: CheckSettings) -> Iterator[Finding]:
         yield Finding("broker", False, str(error), BROKER_REMEDY)
         return
     yield from _rights(clients, address, looking, look_s)
-    yield Finding("broker", True, f"{address.servers}: a broker answers, and sees this user as {_who(clients)}")
+    yield Finding(
+        "broker", True, f"{address.servers}: a broker answers, and sees this user as {_principal_name(clients)}"
+    )
     names = Topics(address.prefix)
     missing = {each.topic for each in unfit if each.is_missing}
     if missing == {*names.needed}:
@@ -152,10 +158,12 @@ def on_kafka(target: LogTarget, looking: CheckSettings) -> Iterator[Finding]:
     if unfit:
         return  # opening the log would report the first of these
     yield Finding("topics", True, f"all of {address.prefix}.* are there, and set as a log needs them")
-    yield from inside(target, looking, "mend on the brokers what it names", CLOCK_REMEDY, [_registered, _contents])
+    yield from inside(
+        target, looking, "mend on the brokers what it names", CLOCK_REMEDY, [_check_registered, _contents]
+    )
 
 
-def _who(clients: Clients) -> str:
+def _principal_name(clients: Clients) -> str:
     return "somebody" if clients.principal == "User:NAME" else clients.principal
 
 
@@ -189,11 +197,15 @@ def _rights(clients: Clients, address: Address, looking: CheckSettings, look_s: 
     lacking = [grant for grant, allowed in found.items() if allowed is False]
     for grant in lacking:
         (command,) = commands([grant], clients.principal, clients.servers)
-        yield Finding(f"rights of a {roles}", False, f"{_who(clients)} lacks {grant}", f"an administrator: {command}")
+        yield Finding(
+            f"rights of a {roles}", False, f"{_principal_name(clients)} lacks {grant}", f"an administrator: {command}"
+        )
     if not lacking:
         unsaid = [str(grant) for grant, allowed in found.items() if allowed is None]
         more = f"; `refold acl check` knows of {', '.join(unsaid)}" if unsaid else ""
-        yield Finding(f"rights of a {roles}", True, f"{_who(clients)} has the rights that brokers report{more}")
+        yield Finding(
+            f"rights of a {roles}", True, f"{_principal_name(clients)} has the rights that brokers report{more}"
+        )
 
 
 def _registry() -> Iterator[Finding]:
@@ -232,7 +244,7 @@ def _contents(log: Log) -> Iterator[Finding]:
         yield Finding("contents", True, f"they are in {store.url}")
 
 
-def _registered(log: Log) -> Iterator[Finding]:
+def _check_registered(log: Log) -> Iterator[Finding]:
     """Check whether the registry still holds the schemas that the log's types have their ids from."""
     from refold.streams.registry.ids import SchemaIds, UnknownId
     from refold.streams.registry.settings import registry_settings

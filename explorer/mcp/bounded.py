@@ -71,7 +71,7 @@ def bounded(tree: Any, chars: int, part: AnswerPart | None = None) -> tuple[Any,
         InputError: The tree has no such part.
     """
     part = part or AnswerPart()
-    found = _within(tree, part)
+    found = _subtree(tree, part)
     if part.offset and not isinstance(found, str | list | dict):
         raise _no_part(part)
     fitting = _Fitting()
@@ -84,7 +84,7 @@ def size_of(tree: Any) -> int:
     return len(json.dumps(tree, ensure_ascii=False))
 
 
-def _within(tree: Any, part: AnswerPart) -> Any:
+def _subtree(tree: Any, part: AnswerPart) -> Any:
     for step in part.pointer.split("/")[1:]:
         name = step.replace("~1", "/").replace("~0", "~")
         try:
@@ -156,7 +156,7 @@ class _Fitting:
         spaces = _shares({name: sizes[name] for name, _ in kept}, chars)
         return {
             name: value if sizes[name] <= spaces[name]
-            else self.fit(value, max(spaces[name] - len(name) - 6, 16), f"{part.pointer}/{_escaped(name)}")
+            else self.fit(value, max(spaces[name] - len(name) - 6, 16), f"{part.pointer}/{_escape(name)}")
             for name, value in kept
         }  # fmt: skip
 
@@ -173,7 +173,7 @@ def _shares(sizes: dict[str, int], chars: int) -> dict[str, int]:
     return found
 
 
-def _escaped(name: str) -> str:
+def _escape(name: str) -> str:
     return name.replace("~", "~0").replace("/", "~1")
 
 

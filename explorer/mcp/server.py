@@ -198,7 +198,7 @@ class HistoryServer:
         tool, arguments = TOOLS.get(given.name), given.arguments or {}
         try:
             if tool is not None:
-                text = await self._asked("slow" if tool.is_slow else "ask", lambda log: answer(log, tool, arguments))
+                text = await self._query("slow" if tool.is_slow else "ask", lambda log: answer(log, tool, arguments))
             elif self._writes and given.name == OBSERVE:
                 text = await self._run("write", lambda: observe(self._place, arguments))
             else:
@@ -229,13 +229,13 @@ class HistoryServer:
 
     async def _resource(self, lane: str, work: Callable[[AgentLog], _T]) -> _T:
         try:
-            return await self._asked(lane, work)
+            return await self._query(lane, work)
         except (RefoldError, OSError) as error:
             raise MCPError(INVALID_PARAMS, _readable(error)) from None
         except Busy:
             raise MCPError(INTERNAL_ERROR, "too many questions wait for an answer; ask again") from None
 
-    async def _asked(self, lane: str, work: Callable[[AgentLog], _T]) -> _T:
+    async def _query(self, lane: str, work: Callable[[AgentLog], _T]) -> _T:
         return await self._run(lane, lambda: work(self._handles.log()))
 
     async def _run(self, lane: str, work: Callable[[], _T]) -> _T:
@@ -263,14 +263,14 @@ def _readable(error: Exception) -> str:
 def one_line_logs() -> None:
     """Make the SDK log to standard error with one line per message, without tracebacks."""
     handler = logging.StreamHandler()
-    handler.setFormatter(_OneLine("refold: %(message)s"))
+    handler.setFormatter(_OneLineFormatter("refold: %(message)s"))
     for name in ("mcp", "refold"):
         logger = logging.getLogger(name)
         logger.addHandler(handler)
         logger.propagate = False
 
 
-class _OneLine(logging.Formatter):
+class _OneLineFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         error = record.exc_info[1] if record.exc_info else None
         said = " ".join(record.getMessage().split())[:500]

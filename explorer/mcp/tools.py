@@ -56,7 +56,7 @@ class HistoryTool(NamedTuple):
         required = [each.name for each in self.parameters if each.is_required]
         return {
             "type": "object",
-            "properties": {each.name: _described(each) for each in every},
+            "properties": {each.name: _parameter_schema(each) for each in every},
             **({"required": required} if required else {}),
             "additionalProperties": False,
         }
@@ -79,7 +79,7 @@ class HistoryTool(NamedTuple):
         return found
 
 
-def _described(each: Parameter) -> dict[str, Any]:
+def _parameter_schema(each: Parameter) -> dict[str, Any]:
     about = {"description": each.about} if each.about else {}
     return {"type": each.kind, **about, **({"enum": list(each.choices)} if each.choices else {})}
 
@@ -102,21 +102,21 @@ def _at_a_point(log: AgentLog, given: Given) -> dict[str, Any]:
     return {**given, "at": str(log.point(given.get("at")).cut)}
 
 
-def _of_an_entity(log: AgentLog, given: Given) -> dict[str, Any]:
+def _at_a_point_of_entity(log: AgentLog, given: Given) -> dict[str, Any]:
     return {**given, "at": str(log.point(given.get("at"), given["entity"], given.get("clock", RECORDED)).cut)}
 
 
-def _of_a_value(log: AgentLog, given: Given) -> dict[str, Any]:
+def _at_a_point_of_value(log: AgentLog, given: Given) -> dict[str, Any]:
     point, _, _ = field_of(log, given["value"], given.get("at"), given.get("clock", RECORDED))
     return {**given, "at": str(point.cut)}
 
 
-def _between(log: AgentLog, given: Given) -> dict[str, Any]:
+def _at_two_points(log: AgentLog, given: Given) -> dict[str, Any]:
     cuts = {side: str(log.point(given[side], given.get("entity"), given.get("clock", RECORDED)).cut) for side in "ab"}
     return {**given, **cuts}
 
 
-def _of_an_agent(log: AgentLog, given: Given) -> dict[str, Any]:
+def _at_a_point_of_agent(log: AgentLog, given: Given) -> dict[str, Any]:
     """Resolve a point. A time is kept as it is, because it refers to the agent's own clock (agents/knew.py)."""
     try:
         parse_time(given.get("at", ""), "at")
@@ -125,7 +125,7 @@ def _of_an_agent(log: AgentLog, given: Given) -> dict[str, Any]:
     return dict(given)
 
 
-def _as_it_is(log: AgentLog, given: Given) -> dict[str, Any]:
+def _unchanged(log: AgentLog, given: Given) -> dict[str, Any]:
     return dict(given)
 
 
@@ -141,7 +141,7 @@ TOOLS: Mapping[str, HistoryTool] = {each.name: each for each in (
     ),
     HistoryTool(
         "state", "An entity as it was: fields, each with the observation and source that set it, links, conflicts.",
-        (_ENTITY, _AT, CLOCK), lambda given: StateQuery(**given), _of_an_entity,
+        (_ENTITY, _AT, CLOCK), lambda given: StateQuery(**given), _at_a_point_of_entity,
         "find lists the entities there are",
     ),
     HistoryTool(
@@ -149,19 +149,19 @@ TOOLS: Mapping[str, HistoryTool] = {each.name: each for each in (
         (Parameter("agent", is_required=True),
          Parameter("at", about="WHEN; a time is one on the agent's clock; default now"),
          Parameter("run", about="Only in this run"), Parameter("every", "boolean", "Not only the latest")),
-        lambda given: KnewQuery(**given), _of_an_agent, "runs lists agents with their runs",
+        lambda given: KnewQuery(**given), _at_a_point_of_agent, "runs lists agents with their runs",
     ),
     HistoryTool(
         "why", "The chain of observations that a value rests on, nearest first: who, when, from what causes.",
         (Parameter("value", about="TYPE/ID.FIELD[.KEY]", is_required=True), _AT, CLOCK,
          Parameter("depth", "integer", "At most so many causes back")),
-        lambda given: WhyQuery(**given), _of_a_value, "state shows an entity's fields",
+        lambda given: WhyQuery(**given), _at_a_point_of_value, "state shows an entity's fields",
     ),
     HistoryTool(
         "diff", "What changed from one point to another, of one entity or of all: old, new, by whom.",
         (Parameter("a", about="WHEN", is_required=True), Parameter("b", about="WHEN", is_required=True),
          Parameter("entity", about="TYPE/ID"), CLOCK),
-        lambda given: DiffQuery(**given), _between, "now and run:ID#STEP are points",
+        lambda given: DiffQuery(**given), _at_two_points, "now and run:ID#STEP are points",
     ),
     HistoryTool(
         "runs", f"Recorded runs, newest first, at most limit ({RUNS_LISTED}). All that is given must hold.",
@@ -192,6 +192,6 @@ TOOLS: Mapping[str, HistoryTool] = {each.name: each for each in (
     ),
     HistoryTool(
         "verify", "Whether everything stored matches a full replay of the log now. Reads all of it: slow.",
-        (), lambda given: VerifyQuery(), _as_it_is, "refold doctor says what to fix", is_slow=True,
+        (), lambda given: VerifyQuery(), _unchanged, "refold doctor says what to fix", is_slow=True,
     ),
 )}  # fmt: skip

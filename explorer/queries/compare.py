@@ -10,7 +10,7 @@ from refold.agents.compare.compare import compare, uncompared
 from refold.agents.compare.divergence import Divergence, divergence_json
 from refold.agents.compare.provenance import DEPTH, FieldCauses, RunInLog, provenance
 from refold.agents.log import AgentLog
-from refold.explorer.queries.entity import told_chain
+from refold.explorer.queries.entity import opened_chain_json
 from refold.explorer.queries.query import arguments_of
 from refold.explorer.queries.run_names import known_run
 
@@ -92,7 +92,7 @@ def compare_json(
         "provenance": [
             {
                 "side": each.side, "entity": each.entity, "field": each.field, "key": each.key,
-                "chain": told_chain(logs[each.side], list(each.chain), logs[each.side].point(at).cut),
+                "chain": opened_chain_json(logs[each.side], list(each.chain), logs[each.side].point(at).cut),
             }
             for each in behind
         ],

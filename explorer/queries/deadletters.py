@@ -94,11 +94,11 @@ def letters_json(counts: Counter[str], shown: Sequence[DeadLetterView]) -> dict[
 def newest_of(found: Iterable[DeadLetterView], limit: int) -> tuple[Counter[str], list[DeadLetterView]]:
     """Return the number of dead letters by reason, and the newest, at most `limit` (0: all), by position."""
     counts: Counter[str] = Counter()
-    shown = _newest(_counted(found, counts), limit)
+    shown = _newest(_count_reasons(found, counts), limit)
     return counts, shown
 
 
-def _counted(found: Iterable[DeadLetterView], counts: Counter[str]) -> Iterator[DeadLetterView]:
+def _count_reasons(found: Iterable[DeadLetterView], counts: Counter[str]) -> Iterator[DeadLetterView]:
     for each in found:
         counts[each.verdict.reason] += 1
         yield each

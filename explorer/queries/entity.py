@@ -43,16 +43,16 @@ class StateQuery:
     def answer(self, log: AgentLog) -> dict[str, Any]:
         """Return the entity's fields, each with its origin."""
         point = log.point(self.at, self.entity, self.clock)
-        return told_state(log, point, log.state(self.entity, point.cut))
+        return opened_state_json(log, point, log.state(self.entity, point.cut))
 
 
-def told_state(log: AgentLog, point: Point, view: EntityView) -> dict[str, Any]:
+def opened_state_json(log: AgentLog, point: Point, view: EntityView) -> dict[str, Any]:
     """Return a state in JSON. Sealed values are opened if their key is available."""
     found: dict[str, Any] = untimed_json(log, Opener(log).state(state_json(point, view)), point.cut)
     return found
 
 
-def told_rows(log: AgentLog, rows: list[Row], cut: Cut) -> list[dict[str, Any]]:
+def opened_rows_json(log: AgentLog, rows: list[Row], cut: Cut) -> list[dict[str, Any]]:
     """Return mutations in JSON. Sealed values are opened if their key is available."""
     found: list[dict[str, Any]] = untimed_json(log, [Opener(log).row(row_json(row)) for row in rows], cut)
     return found
@@ -80,7 +80,7 @@ class HistoryQuery:
         rows = log.history(
             self.entity, since=None if first is None else first.cut, until=last.cut, clock=self.clock, python=False
         )
-        return told_rows(log, rows, last.cut)
+        return opened_rows_json(log, rows, last.cut)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +101,7 @@ class DiffQuery:
     def answer(self, log: AgentLog) -> list[dict[str, Any]]:
         """Return one object for each mutation."""
         before, after = (log.point(each, self.entity, self.clock) for each in (self.a, self.b))
-        return told_rows(log, log.diff(before.cut, after.cut, self.entity, python=False), after.cut)
+        return opened_rows_json(log, log.diff(before.cut, after.cut, self.entity, python=False), after.cut)
 
 
 class FieldReference(NamedTuple):
@@ -138,10 +138,12 @@ class WhyQuery:
         """Return one object for each observation, the nearest first."""
         point, view, path = field_of(log, self.value, self.at, self.clock)
         chain = view.why(path.field, path.key)
-        return told_chain(log, [link for link in chain if self.depth is None or link.depth <= self.depth], point.cut)
+        return opened_chain_json(
+            log, [link for link in chain if self.depth is None or link.depth <= self.depth], point.cut
+        )
 
 
-def told_chain(log: AgentLog, chain: list[TraceLink], cut: Cut) -> list[dict[str, Any]]:
+def opened_chain_json(log: AgentLog, chain: list[TraceLink], cut: Cut) -> list[dict[str, Any]]:
     """Return a chain of causes in JSON. Sealed values are opened if their key is available."""
     told = [Opener(log).link(why_json(link, log.port.registry)) for link in chain]
     found: list[dict[str, Any]] = untimed_json(log, told, cut)

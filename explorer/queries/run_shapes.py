@@ -64,7 +64,7 @@ def row_json(row: RunRow, known: UnendedRun | None = None) -> dict[str, Any]:
         "input_tokens": row.input_tokens,
         "output_tokens": row.output_tokens,
         **({} if row.usage is None else {"usage": usage_json(row.usage)}),
-        **_within(row.caller, row.caller_step),
+        **_caller_json(row.caller, row.caller_step),
         **_synthetic(is_so=row.synthetic_time),
         **({} if known is None else {"open": known.json()}),
     }
@@ -83,7 +83,7 @@ def run_json(run: Recording) -> dict[str, Any]:
         "parent": run.parent or None,
         "forked_at": run.forked_at if run.parent else None,
         "patch": run.patch,
-        **_within(run.caller, run.caller_step),
+        **_caller_json(run.caller, run.caller_step),
         **({"children": [child_json(each) for each in run.children.values()]} if run.children else {}),
         "status": run.status,
         "position": position_json(run),
@@ -140,7 +140,7 @@ def child_json(run: Recording) -> dict[str, Any]:
     }
 
 
-def _within(caller: str, step: int) -> dict[str, Any]:
+def _caller_json(caller: str, step: int) -> dict[str, Any]:
     return {"caller": caller, "caller_step": step} if caller else {}
 
 

@@ -77,10 +77,10 @@ class Opener:
         """Open one $sealed or $blob. Content in clear stays a $blob, because it may be large."""
         try:
             if mark == SEALED:
-                return self._decrypted(entity, field, Sealed(inner["key_id"], base64.b64decode(inner["ciphertext"])))
+                return self._decrypt(entity, field, Sealed(inner["key_id"], base64.b64decode(inner["ciphertext"])))
             digest = bytes.fromhex(inner["hash"])
         except (NotAnswerable, CorruptionError, StorageError) as error:
-            return {mark: {**inner, **_why(error)}}
+            return {mark: {**inner, **_problem_json(error)}}
         except (KeyError, ValueError, TypeError):  # it has the form of a sealed value, but is not one
             return {mark: inner}
         return {mark: inner} if not self._log.port.has_store else self._content(entity, field, digest, inner)
@@ -94,16 +94,16 @@ class Opener:
         if not is_sealed:
             return {BLOB: inner}
         try:
-            return self._decrypted(entity, field, Blob(digest, inner["size"], SEALED_CONTENT))
+            return self._decrypt(entity, field, Blob(digest, inner["size"], SEALED_CONTENT))
         except (NotAnswerable, CorruptionError, StorageError) as error:
-            return {BLOB: {**inner, "key_id": key_of(port.blobs.get(digest) or b""), **_why(error)}}
+            return {BLOB: {**inner, "key_id": key_of(port.blobs.get(digest) or b""), **_problem_json(error)}}
 
-    def _decrypted(self, entity: str, field: str, stored: Blob | Sealed) -> Any:
+    def _decrypt(self, entity: str, field: str, stored: Blob | Sealed) -> Any:
         found = json_fidelity.read(self._log.vault.open(entity, field, stored))
         return {WRAPPED: found} if isinstance(found, dict) and len(found) == 1 and MARKS & found.keys() else found
 
 
-def _why(error: Exception) -> dict[str, Any]:
+def _problem_json(error: Exception) -> dict[str, Any]:
     kind = "expired" if isinstance(error, Expired) else "damaged" if isinstance(error, CorruptionError) else ""
     return {**({kind: True} if kind else {}), "why": str(error)}
 

@@ -32,7 +32,7 @@ def untimed_json(log: Log, tree: Any, cut: Cut) -> Any:
     Returns:
         The same tree.
     """
-    observed = list(_observed(tree))
+    observed = list(_observed_objects(tree))
     found = untimed_runs(log, (each["source"]["run"] for each in observed), cut)
     for each in observed:
         if each["source"]["run"] in found:
@@ -41,18 +41,18 @@ def untimed_json(log: Log, tree: Any, cut: Cut) -> Any:
     return tree
 
 
-def _observed(tree: Any) -> Iterator[dict[str, Any]]:
+def _observed_objects(tree: Any) -> Iterator[dict[str, Any]]:
     """Yield each object that has both a time of observation and the run that observed it."""
     if isinstance(tree, list):
         for each in tree:
-            yield from _observed(each)
+            yield from _observed_objects(each)
     elif isinstance(tree, dict):
         source = tree.get("source")
         if "observed_at" in tree and isinstance(source, Mapping) and isinstance(source.get("run"), str):
             yield tree
         for key, each in tree.items():
             if key not in VALUES:
-                yield from _observed(each)
+                yield from _observed_objects(each)
 
 
 def untimed_runs(log: Log, runs: Iterable[str], cut: Cut) -> set[str]:

@@ -158,7 +158,7 @@ def _result(part: MessagePart, name: str) -> MessagePart:
     """Return a tool's result. JSON text is parsed, so that it is shown as JSON."""
     text = part.value
     is_json = isinstance(text, str) and text[:1] in ("{", "[")
-    return MessagePart("result", _parsed(text) if is_json else text, name)
+    return MessagePart("result", _parse_json(text) if is_json else text, name)
 
 
 def _plain(value: Any) -> MessagePart:
@@ -173,9 +173,9 @@ def _part(given: Mapping[str, Any]) -> Iterator[MessagePart]:
     elif kind == "thinking":
         yield MessagePart("thinking", given.get("thinking", ""))
     elif isinstance(function, Mapping):
-        yield MessagePart("call", _parsed(function.get("arguments")), str(function.get("name", "")))
+        yield MessagePart("call", _parse_json(function.get("arguments")), str(function.get("name", "")))
     elif kind in CALLED:
-        yield MessagePart("call", _parsed(given.get("input", given.get("arguments"))), str(given.get("name", "")))
+        yield MessagePart("call", _parse_json(given.get("input", given.get("arguments"))), str(given.get("name", "")))
     elif kind in HEARD:
         name = given.get("name") or given.get("tool_use_id") or given.get("call_id") or ""
         for each in _parts(given.get("content", given.get("output"))):
@@ -184,7 +184,7 @@ def _part(given: Mapping[str, Any]) -> Iterator[MessagePart]:
         yield MessagePart("json", given)
 
 
-def _parsed(arguments: Any) -> Any:
+def _parse_json(arguments: Any) -> Any:
     """Parse arguments that are JSON text. Anything else is returned unchanged."""
     if not isinstance(arguments, str):
         return arguments

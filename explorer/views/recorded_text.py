@@ -54,10 +54,10 @@ def clipped(value: Any, most: int = SHOWN_MAX) -> Clipped:
 
 def json_text(value: Any) -> str:
     """Return a value as indented JSON, without the journal's type marks."""
-    return _dumped(value, 2)
+    return _dump(value, 2)
 
 
-def _dumped(value: Any, indent: int | None) -> str:
+def _dump(value: Any, indent: int | None) -> str:
     try:
         return json.dumps(bare(value), ensure_ascii=False, indent=indent)
     except RecursionError:
@@ -66,7 +66,7 @@ def _dumped(value: Any, indent: int | None) -> str:
 
 def cell(value: Any, most: int = CELL_MAX) -> str:
     """Return a value on one line, for a table cell. A long value is cut in its middle."""
-    text = value if isinstance(value, str) else _dumped(value, None)
+    text = value if isinstance(value, str) else _dump(value, None)
     if len(text) > most:
         text = f"{text[: most * 2 // 3]} … {text[-(most // 4) :]}"
     return visible(" ".join(text.split()))

@@ -70,11 +70,11 @@ def step_with(run: Recording, text: str) -> int | None:
     """
     wanted = text.casefold()
     return next(
-        (step.number for step in run.steps if any(wanted in each.casefold() for each in _said(step))), None
+        (step.number for step in run.steps if any(wanted in each.casefold() for each in _searched_texts(step))), None
     )  # fmt: skip
 
 
-def _said(step: Step) -> Iterator[str]:
+def _searched_texts(step: Step) -> Iterator[str]:
     """Yield the texts of a step as `refold runs --text` and `--error` search them."""
     yield from words(step.result)
     for attempt in step.attempts:
@@ -119,11 +119,11 @@ def step_in_window(log: AgentLog, run: Recording, number: int, cut: Cut) -> tupl
     step = next(each for each in run.steps if each.number == number)
     knew = KnewQuery(run.agent, str(cut), run.run, step=number)
     shown, query = step_shown(log, run, step, None, None, cut, knew=knew)
-    changes = [StateDifference(*_edited(each)) for each in step.delta]
+    changes = [StateDifference(*_edit_difference(each)) for each in step.delta]
     return {**shown, "is_part": True, "changed": changes[:CHANGES_MAX], "changed_count": len(changes)}, query
 
 
-def _edited(edit: Edit) -> tuple[str, Plain, Plain, bool, bool]:
+def _edit_difference(edit: Edit) -> tuple[str, Plain, Plain, bool, bool]:
     """Return an edit of a state as a difference without the value before."""
     kind, path, *rest = edit
     place = ".".join(map(str, path)) or "all of it"
@@ -170,9 +170,9 @@ def step_shown(
         "calls": list(_calls(run, step, given, redact)),
         "attempts": [
             {**each, "told": [_call(call, each["failure"]) for call in step_calls]}
-            for each, step_calls in zip(given["attempts"][:-1], _earlier(step, run, redact), strict=False)
+            for each, step_calls in zip(given["attempts"][:-1], _earlier_attempts(step, run, redact), strict=False)
         ],
-        "changed": [_changed(each) for each in changed[:CHANGES_MAX]],
+        "changed": [_state_difference(each) for each in changed[:CHANGES_MAX]],
         "changed_count": len(changed),
         "before": before,
         "after": after,
@@ -234,7 +234,7 @@ def observed_of(log: AgentLog, run: Recording, steps: Iterable[Step], cut: Cut) 
     return {names[name]: state.shown() for name, state in log.states(list(names), cut).items()}
 
 
-def _earlier(step: Step, run: Recording, redact: Redact) -> Iterator[list[dict[str, Any]]]:
+def _earlier_attempts(step: Step, run: Recording, redact: Redact) -> Iterator[list[dict[str, Any]]]:
     """Yield, for each attempt before the last, its calls in JSON. step_json returns those of the last attempt."""
     for attempt in step.attempts[:-1]:
         yield [cast("dict[str, Any]", redact(call_json(call, has_code=run.has_code))) for call in attempt.calls]
@@ -254,7 +254,7 @@ def _call(call: dict[str, Any], failure: dict[str, Any] | None) -> dict[str, Any
     ]  # fmt: skip
     return {
         **call,
-        "is_told": _is_told(call["failure"], failure),
+        "is_told": _is_shown_already(call["failure"], failure),
         "said_before": 0,
         "facts": (),
         "exchange": asked(request) if is_model else None,
@@ -265,13 +265,13 @@ def _call(call: dict[str, Any], failure: dict[str, Any] | None) -> dict[str, Any
     }
 
 
-def _is_told(failure: dict[str, Any] | None, known: dict[str, Any] | None) -> bool:
+def _is_shown_already(failure: dict[str, Any] | None, known: dict[str, Any] | None) -> bool:
     """Return whether a failure is the one that is shown already."""
     same = ("exception", "message")
     return failure is not None and known is not None and all(failure[name] == known[name] for name in same)
 
 
-def _changed(each: Difference) -> StateDifference:
+def _state_difference(each: Difference) -> StateDifference:
     has = each.left is not ABSENT, each.right is not ABSENT
     left, right = each.left if has[0] else None, each.right if has[1] else None
     return StateDifference(each.path or "all of it", left, right, *has, None if has[0] else message_of(right))

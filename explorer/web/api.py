@@ -194,7 +194,7 @@ def openapi() -> dict[str, Any]:
         ]  # fmt: skip
         paths[f"/api/{name}" + (f"/{{{argument}}}" if argument else "")] = {"get": {
             "operationId": name, "summary": endpoint.about,
-            "parameters": [*in_path, *map(_described, endpoint.parameters)],
+            "parameters": [*in_path, *map(_parameter_json, endpoint.parameters)],
             "responses": {
                 "200": {"description": f"What `refold {' '.join(_command(name))} --json` prints.",
                         "content": {"application/json": {"schema": {}}}},
@@ -204,7 +204,7 @@ def openapi() -> dict[str, Any]:
     return {"openapi": "3.1.0", "info": {"title": "refold explorer", "version": refold.__version__}, "paths": paths}
 
 
-def _described(each: Parameter) -> dict[str, Any]:
+def _parameter_json(each: Parameter) -> dict[str, Any]:
     schema = {"type": each.kind, **({"enum": list(each.choices)} if each.choices else {})}
     about = {"description": each.about} if each.about else {}
     return {"name": each.name, "in": "query", "required": each.is_required, "schema": schema, **about}

@@ -122,7 +122,7 @@ def causes_graph(chain: Sequence[TraceLink], opened: Sequence[str] = ()) -> Caus
     drawing.draw()
     drawing.hide()
     places = list(dict.fromkeys([VALUE, *drawing.place.values()]))
-    laid_out = _laid_out(places, drawing.edges())
+    laid_out = _lay_out(places, drawing.edges())
     corner = laid_out.corner
     nodes = tuple(GraphNode(each, *corner[each]) for each in places if each not in drawing.folds)
     folds = tuple(
@@ -156,7 +156,7 @@ class _Drawing:
 
     def _draw_causes(self, given: _Waiting) -> Iterator[_Waiting]:
         is_drawn = given.depth and self._pools[given.pool]
-        kinds = self._kinds(given.causes) if is_drawn else self._together(given.causes)
+        kinds = self._kinds(given.causes) if is_drawn else self._merge_kinds(given.causes)
         for number, ((kind, agent), every) in enumerate(kinds.items()):
             members = [each for each in every if each not in self.place]
             key = f"{given.effect[:ID_DIGITS] or 'value'}.{number if is_drawn else 'all'}"
@@ -190,7 +190,7 @@ class _Drawing:
             found.setdefault(kind, []).append(each)
         return found
 
-    def _together(self, causes: Iterable[str]) -> Mapping[tuple[str, str], list[str]]:
+    def _merge_kinds(self, causes: Iterable[str]) -> Mapping[tuple[str, str], list[str]]:
         """Return causes as one kind, which is called MIXED if they are of several."""
         kinds = self._kinds([each for each in causes if each not in self.place])
         return kinds if len(kinds) < 2 else {(MIXED, ""): [each for some in kinds.values() for each in some]}
@@ -223,7 +223,7 @@ class _Drawing:
         return [*found, *((key, source) for key, fold in self.folds.items() for source in fold.sources)]
 
 
-class _LaidOut(NamedTuple):
+class _Layout(NamedTuple):
     """corner: by node or fold, its top left corner, pixels. lines: SVG paths. width, height: pixels."""
 
     corner: dict[str, tuple[int, int]]
@@ -232,7 +232,7 @@ class _LaidOut(NamedTuple):
     height: int
 
 
-def _laid_out(places: Sequence[str], edges: Sequence[tuple[str, str]]) -> _LaidOut:
+def _lay_out(places: Sequence[str], edges: Sequence[tuple[str, str]]) -> _Layout:
     number = {name: index for index, name in enumerate(places)}
     pitch = NODE_HEIGHT + ROW_GAP
     [(positions, _, _, found)] = fast_sugiyama.from_edges(
@@ -252,7 +252,7 @@ def _laid_out(places: Sequence[str], edges: Sequence[tuple[str, str]]) -> _LaidO
             passed.append(after[passed[-1]])
         paths.append(_path([at[each] for each in passed]))
     right, bottom = max(x for x, _ in at.values()), max(y for _, y in at.values())
-    return _LaidOut(
+    return _Layout(
         {name: at[index] for name, index in number.items()}, sorted(paths), right + NODE_WIDTH, bottom + NODE_HEIGHT
     )
 

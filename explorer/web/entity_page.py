@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from refold.avro.envelope import check_entity
 from refold.avro.errors import InputError, ValidationError
 from refold.avro.times import time_text
-from refold.explorer.queries.entity import RECORDED, HistoryQuery, StateQuery, WhyQuery, field_of, told_chain
+from refold.explorer.queries.entity import RECORDED, HistoryQuery, StateQuery, WhyQuery, field_of, opened_chain_json
 from refold.explorer.queries.operate import MarkersQuery, RebuildQuery
 from refold.explorer.queries.query import Query
 from refold.explorer.queries.tail import cut_before
@@ -123,7 +123,7 @@ def _causes(view: PageView, value: str, cut: Cut) -> CausesShown:
     opened = opened_in(view.get("open"))
     graph = causes_graph(chain, opened)
     drawn = {each.observation for each in graph.nodes}
-    links = told_chain(view.log, [each for each in chain if each.observation in drawn], cut)
+    links = opened_chain_json(view.log, [each for each in chain if each.observation in drawn], cut)
     known = {each.observation for each in chain}
     is_whole = len(chain) < limit or all(cause in known for each in chain for cause in each.causes)
     by_id = {each["observation"]: each for each in links}

@@ -49,7 +49,7 @@ def run_file(log: AgentLog, run: str, at: str | None, redact: Redact | None, log
     cut = log.point(at).cut
     run_id = known_run(log, run, cut)
     found = log.recording(run_id, cut)
-    hide = redact or _as_it_is
+    hide = redact or _unchanged
     shown = [
         step_shown(log, found, step, begun_with(found, step.number, before), after, cut, hide)[0]
         for step, (before, after) in zip(found.steps, pairwise(states(found)), strict=False)
@@ -75,7 +75,7 @@ def comparison_file(
                  [("where they part", query)], shown=shown)  # fmt: skip
 
 
-def _as_it_is(tree: Any) -> Any:
+def _unchanged(tree: Any) -> Any:
     return tree
 
 

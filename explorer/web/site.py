@@ -184,7 +184,7 @@ class Explorer:
         if name == ACTION and self.can_write and request.method == "POST":
             return Route(WRITE, is_open=True)
         if request.method != "GET" or name == ACTION:
-            return problem(405, f"{request.path[:100]}: {self._is_refused(name)}")
+            return problem(405, f"{request.path[:100]}: {self._refusal_reason(name)}")
         if name == "api":
             return Route(SLOW if parts and parts[0] in SLOW_ENDPOINTS else PAGES, is_open=True)
         if name == LIVE:
@@ -252,7 +252,7 @@ class Explorer:
         except (RefoldError, OSError) as error:
             return problem(503, error)
 
-    def _is_refused(self, name: str) -> str:
+    def _refusal_reason(self, name: str) -> str:
         """Return why a request is refused whose method does not fit the page."""
         if name != ACTION:
             return "ask for it with GET: pages only read"

@@ -68,7 +68,7 @@ class ValueLinks:
             return page
         names = list(dict.fromkeys(entity for _, entity in self._words))[:LOOKED_UP_MAX]
         known = set(self._known(names))
-        return re.sub(f"{self._mark}(\\d+);", lambda found: self._shown(*self._words[int(found[1])], known), page)
+        return re.sub(f"{self._mark}(\\d+);", lambda found: self._link_html(*self._words[int(found[1])], known), page)
 
     def _entity(self, word: str, text: str, begin: int, end: int) -> str:
         """Return the entity that a word may name; empty if it is no id."""
@@ -82,7 +82,7 @@ class ValueLinks:
                 return name
         return ""
 
-    def _shown(self, word: str, entity: str, known: set[str]) -> str:
+    def _link_html(self, word: str, entity: str, known: set[str]) -> str:
         if entity not in known:
             return str(escape(word))
         address = link("run", entity.removeprefix("run/"), at=self._at) if entity.startswith("run/") else entity_link(

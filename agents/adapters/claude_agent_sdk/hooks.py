@@ -100,9 +100,9 @@ class RefoldHooks(LogContext):
 
     def hooks(self) -> dict[HookEvent, list[HookMatcher]]:
         """Return what `ClaudeAgentOptions(hooks=...)` takes."""
-        ended = self._callback(self._ended)
+        ended = self._callback(self._end_call)
         return {
-            "PreToolUse": [HookMatcher(hooks=[self._callback(self._begun)])],
+            "PreToolUse": [HookMatcher(hooks=[self._callback(self._begin_call)])],
             "PostToolUse": [HookMatcher(hooks=[ended])],
             "PostToolUseFailure": [HookMatcher(hooks=[ended])],
         }
@@ -110,11 +110,13 @@ class RefoldHooks(LogContext):
     def _callback(self, work: Callable[[Mapping[str, Any]], HookJSONOutput]) -> HookCallback:
         async def called(given: HookInput, call: str | None, context: HookContext) -> HookJSONOutput:
             del call, context  # the input has the call's id
-            return await anyio.to_thread.run_sync(functools.partial(self._guarded, work, given))
+            return await anyio.to_thread.run_sync(functools.partial(self._run_safely, work, given))
 
         return called
 
-    def _guarded(self, work: Callable[[Mapping[str, Any]], HookJSONOutput], given: Mapping[str, Any]) -> HookJSONOutput:
+    def _run_safely(
+        self, work: Callable[[Mapping[str, Any]], HookJSONOutput], given: Mapping[str, Any]
+    ) -> HookJSONOutput:
         """Do the work of a hook. The agent never fails because of refold."""
         try:
             with self._turn:
@@ -123,10 +125,10 @@ class RefoldHooks(LogContext):
             level = logging.WARNING if isinstance(error, RefoldError) else logging.ERROR
             logger.log(level, "a call of %s is not recorded: %s", given.get("tool_name"), error)
             if self._policy is not None and given.get("hook_event_name") == "PreToolUse":
-                return _denied(f"policy {self._policy.name} requires a record, and the log cannot be written")
+                return _denial_output(f"policy {self._policy.name} requires a record, and the log cannot be written")
             return {}
 
-    def _begun(self, given: Mapping[str, Any]) -> HookJSONOutput:
+    def _begin_call(self, given: Mapping[str, Any]) -> HookJSONOutput:
         run, tool, call = run_of_session(given["session_id"]), given["tool_name"], given["tool_use_id"]
         entity, now = call_entity(run, call), time.time_ns() // 1000
         arguments = json_tree(json.loads(json.dumps(given["tool_input"])), "the arguments of a tool")
@@ -135,7 +137,7 @@ class RefoldHooks(LogContext):
         decision = None if self._policy is None else self._decide(run, asked, now)
         patch: dict[str, Any] = {
             "tool": tool, "agent": self._agent, "run": run, "call_id": call, "effect": effect, "started_at": now,
-            "inputs": self._sealed(run, entity, "inputs", arguments), "status": "pending",
+            "inputs": self._seal(run, entity, "inputs", arguments), "status": "pending",
         }  # fmt: skip
         if self._policy is not None:
             patch["tags"] = [f"{TAG}{self._policy.name}"]
@@ -151,13 +153,13 @@ class RefoldHooks(LogContext):
             )
         self._log.flush()
         if decision is not None:
-            return _denied(decision.why)
+            return _denial_output(decision.why)
         self._open[entity] = HookedCall(asked, now)
         if len(self._open) > _OPEN_CALLS_MAX:
             self._open.popitem(last=False)
         return {}
 
-    def _ended(self, given: Mapping[str, Any]) -> HookJSONOutput:
+    def _end_call(self, given: Mapping[str, Any]) -> HookJSONOutput:
         run, tool, now = run_of_session(given["session_id"]), given["tool_name"], time.time_ns() // 1000
         entity = call_entity(run, given["tool_use_id"])
         is_failed = given["hook_event_name"] == "PostToolUseFailure"
@@ -165,7 +167,7 @@ class RefoldHooks(LogContext):
         output = answer if isinstance(answer, str) else json.dumps(answer)
         patch: dict[str, Any] = {
             "tool": tool, "run": run, "status": "failed" if is_failed else "succeeded", "ended_at": now,
-            "output": self._sealed(run, entity, "output", output), "output_bytes": len(output.encode()),
+            "output": self._seal(run, entity, "output", output), "output_bytes": len(output.encode()),
         }  # fmt: skip
         begun = self._open.pop(entity, None)
         duration_ms = given.get("duration_ms", (now - begun.started_at) / 1000 if begun else None)
@@ -188,7 +190,7 @@ class RefoldHooks(LogContext):
         decision = guard.decide(asked, run)
         if decision is None or decision.action == "deny":
             return decision
-        return self._asked(guard, run, asked, decision, now)
+        return self._ask_person(guard, run, asked, decision, now)
 
     def _guard(self, run: str, now: int) -> Guard:
         """Return the guard of a session that this process has not seen yet; the calls of its run are counted."""
@@ -198,7 +200,7 @@ class RefoldHooks(LogContext):
         except RefoldError:  # it has no run yet, or one that is not complete
             return Guard(self._policy, now)
 
-    def _asked(
+    def _ask_person(
         self, guard: Guard, run: str, asked: RecordedRequest, decision: PolicyDecision, now: int
     ) -> PolicyDecision | None:
         """Ask a person about a call, or use the answer."""
@@ -208,7 +210,7 @@ class RefoldHooks(LogContext):
         authority = f"policy {decision.policy}, rule {decision.rule}"
         if not status:
             entity = f"action/{question}"
-            inputs = self._sealed(run, entity, "inputs", arguments_of(asked))
+            inputs = self._seal(run, entity, "inputs", arguments_of(asked))
             ask_person(self._log, question, asked.name, run, self._agent, authority, decision.why, now, (), inputs)
         elif status != "awaiting_approval":
             is_approved = status == "pending"
@@ -229,14 +231,14 @@ class RefoldHooks(LogContext):
         except UnknownEntity:
             return ""
 
-    def _sealed(self, run: str, entity: str, field: str, value: Any) -> Any:
+    def _seal(self, run: str, entity: str, field: str, value: Any) -> Any:
         return self._log.vault.seal(run_key(run), entity, field, value)
 
     def _source(self, run: str, tool: str = "") -> Source:
         return Source(self._agent, run, "", tool, next(self._seq))
 
 
-def _denied(why: str) -> HookJSONOutput:
+def _denial_output(why: str) -> HookJSONOutput:
     return {
         "hookSpecificOutput": {
             "hookEventName": "PreToolUse", "permissionDecision": "deny", "permissionDecisionReason": why,

@@ -164,9 +164,9 @@ class RefoldSessionStore(LogContext, SessionStore):
     def _append_to(
         self, fold: SessionFold, subpath: str | None, trees: Sequence[Any], entries: Sequence[SessionStoreEntry]
     ) -> None:
-        patch = {"entries": self._sealed(fold.session, "entries", [*trees]), "appended": len(trees)}
+        patch = {"entries": self._seal(fold.session, "entries", [*trees]), "appended": len(trees)}
         if subpath is None:
-            patch["summary"] = self._sealed(fold.session, "summary", written(fold.summary_with(entries)))
+            patch["summary"] = self._seal(fold.session, "summary", written(fold.summary_with(entries)))
         self._change(fold, subpath, patch)
 
     def _delete(self, session: StoredSession, subpath: str | None) -> None:
@@ -196,7 +196,7 @@ class RefoldSessionStore(LogContext, SessionStore):
         """Record an observation that was made at a time in microseconds; it may be ahead of this process's clock."""
         self._log.observe(entity, patch, observed_at=at, source=self._agent, cleared=cleared, allow_future=True)
 
-    def _sealed(self, session: StoredSession, field: str, tree: Any) -> Any:
+    def _seal(self, session: StoredSession, field: str, tree: Any) -> Any:
         return self._log.vault.seal(session.key_id, session.entity, field, tree)
 
     def _fold(self, session: StoredSession) -> SessionFold:

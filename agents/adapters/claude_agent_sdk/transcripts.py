@@ -131,7 +131,7 @@ class SessionFold:
         elif subpath is not None:
             self.subpaths[subpath] = None
         elif patch.get("summary_of") == self.changes:
-            self.summary = cast("dict[str, Any]", read(self._opened(observation, "summary")))
+            self.summary = cast("dict[str, Any]", read(self._open_value(observation, "summary")))
         else:  # its writer had not read another program's change before it
             self.summary = self.summary_with(self.entries_in(observation))
 
@@ -146,10 +146,10 @@ class SessionFold:
 
     def entries_in(self, observation: Observation) -> list[SessionStoreEntry]:
         """Return the entries that an observation appended."""
-        found = self._opened(observation, "entries")
+        found = self._open_value(observation, "entries")
         return [entry_of(each) for each in found] if isinstance(found, list) else []
 
-    def _opened(self, observation: Observation, name: str) -> Plain:
+    def _open_value(self, observation: Observation, name: str) -> Plain:
         definition = self.log.types[SESSION_TYPE].by_first_name[name]
         shown = formatter(definition.node, python=True)(observation.patch[name])
         return self.log.vault.open(self.session.entity, name, shown)

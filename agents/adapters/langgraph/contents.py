@@ -74,7 +74,7 @@ class Contents:
         if len(data) <= IN_CHECKPOINT_BYTES:
             return StoredValue(type_name, data)
         known = () if before is None else before.pieces
-        found = cut(data, self._whole(before) if before is not None and known else b"", known)
+        found = cut(data, self._load_bytes(before) if before is not None and known else b"", known)
         for name, piece in found.new.items():
             if name in self._cache:
                 continue
@@ -85,7 +85,7 @@ class Contents:
             self._values.popitem(last=False)
         return StoredValue(type_name, found.head, found.pieces)
 
-    def _whole(self, value: StoredValue) -> bytes:
+    def _load_bytes(self, value: StoredValue) -> bytes:
         """As `load`. Of a value that is kept, the header may be another one."""
         kept = self._values.pop(value.pieces, None)
         return self.load(value) if kept is None else kept

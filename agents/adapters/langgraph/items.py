@@ -55,7 +55,7 @@ class StoredItem(NamedTuple):
     updated_at: int
 
 
-def _keys_in(text: bytes) -> Iterator[ItemKey]:
+def _item_keys(text: bytes) -> Iterator[ItemKey]:
     """Yield the items that an entry of the index names. What another program wrote there and names none is skipped."""
     try:
         entry = json.loads(text)
@@ -86,7 +86,7 @@ class ItemIndex:
         """Apply the next observation of the index, in log order."""
         if observation.patch.get("entry") is None:
             return
-        for key in _keys_in(opened(log, observation.patch["entry"])):
+        for key in _item_keys(opened(log, observation.patch["entry"])):
             self.namespaces.setdefault(key.namespace, {})[key.key] = None
 
     def __contains__(self, key: ItemKey) -> bool:
@@ -127,12 +127,12 @@ class ItemReader:
         for record in port.read(partition, start, end):
             entity = self._kept.pop(record.entity, None)
             with suppress(DamagedRecord):  # a read of the item raises it
-                if entity is not None and self._is_folded(entity, record):
+                if entity is not None and self._try_fold(entity, record):
                     self._kept[record.entity] = entity
 
-    def _is_folded(self, entity: Entity, record: Record) -> bool:
+    def _try_fold(self, entity: Entity, record: Record) -> bool:
         """Fold a record into a kept item, if that is possible without the item's other observations."""
-        seen, fold = _seen(self._log.port, record), self._folds.of(ITEM_TYPE).fold
+        seen, fold = _read_assertion(self._log.port, record), self._folds.of(ITEM_TYPE).fold
         return entity.dedup_state.certainly_new(seen.q) and fold.directly(entity, seen) is not None
 
     @property
@@ -162,7 +162,7 @@ class ItemReader:
             records = port.records_among(partition, names, end, lambda more: None)
         history: dict[str, list[Seen]] = {name: [] for name in names}
         for record in firsts(records):
-            history[record.entity].append(_seen(port, record))
+            history[record.entity].append(_read_assertion(port, record))
         for name, seen in history.items():
             self._kept[name] = self._folds.of(ITEM_TYPE).fold.from_nothing(name, seen) if seen else Entity(name)
 
@@ -170,10 +170,10 @@ class ItemReader:
         """Return those of the items that exist, with their values decoded anew."""
         named = {key: key.entity for key in keys}
         entities = self.entities(named.values())
-        found = ((key, self._stored(entities[name])) for key, name in named.items())
+        found = ((key, self._stored_item(entities[name])) for key, name in named.items())
         return {key: item for key, item in found if item is not None}
 
-    def _stored(self, entity: Entity) -> StoredItem | None:
+    def _stored_item(self, entity: Entity) -> StoredItem | None:
         fields = self.fields(entity)
         if "value" not in fields:
             return None
@@ -182,7 +182,7 @@ class ItemReader:
         except InputError as error:  # the log's store lost the content, or it has expired
             raise type(error)(f"{entity.name}: {error}") from error
         try:
-            value = json.loads(text, parse_int=_whole)
+            value = json.loads(text, parse_int=_integer_or_float)
         except ValueError:  # another program put a content that is no JSON
             return None
         updated_at = fields.get("updated_at", last_observed_at(entity))
@@ -195,13 +195,13 @@ class ItemReader:
         return cast(Mapping[str, Any], tree)
 
 
-def _whole(digits: str) -> int | float:
+def _integer_or_float(digits: str) -> int | float:
     """Return the number: an integer of more than 64 bits was a float, for canonical JSON writes it without a point."""
     number = int(digits)
     return number if -(1 << 63) <= number < 1 << 64 else float(digits)
 
 
-def _seen(port: LogPort, record: Record) -> Seen:
+def _read_assertion(port: LogPort, record: Record) -> Seen:
     observation = observation_in(port.registry, record)
     return Seen(record.offset, order_key(observation, record.id), observation)
 

@@ -60,7 +60,7 @@ class _KnownList:
             and all(map(operator.is_, messages, self.messages))
             and not any(map(_extra_of, self.messages))
             and [*map(_fields_of, self._simple)] == self._values
-            and all(_marshalled(each) == fields for each, fields in self._others)
+            and all(_marshal(each) == fields for each, fields in self._others)
         )
 
     def add(self, message: Any, fields: bytes) -> None:
@@ -77,7 +77,7 @@ class _KnownList:
 _fields_of, _extra_of = operator.attrgetter("__dict__"), operator.attrgetter("__pydantic_extra__")
 
 
-def _marshalled(message: Any) -> bytes:
+def _marshal(message: Any) -> bytes:
     """Return the fields of a message. Raises ValueError if they are not plain values."""
     return marshal.dumps(message.__dict__, _MARSHAL_VERSION)
 
@@ -127,7 +127,7 @@ class ListedClassesSerializer(JsonPlusSerializer):
             InputError: The value contains a value of an unlisted class.
         """
         packed = self._packed_list(obj) if type(obj) is list else None
-        return self._checked(obj) if packed is None else (_MSGPACK, packed)
+        return self._dump_checked(obj) if packed is None else (_MSGPACK, packed)
 
     def _packed_list(self, messages: list[Any]) -> bytes | None:
         """Return a list of messages as msgpack; None if LangGraph has to write it."""
@@ -140,10 +140,10 @@ class ListedClassesSerializer(JsonPlusSerializer):
             for message in messages[len(known.messages) :]:
                 if type(message) not in _MESSAGES or message.__pydantic_extra__:
                     return None
-                fields = _marshalled(message)
+                fields = _marshal(message)
                 packed = self._packed.get((type(message), fields))
                 if packed is None:
-                    kind, packed = self._checked(message)
+                    kind, packed = self._dump_checked(message)
                     if kind != _MSGPACK:
                         return None
                     self._keep_packed((type(message), fields), packed)
@@ -165,7 +165,7 @@ class ListedClassesSerializer(JsonPlusSerializer):
             self._packed_bytes = len(key[1]) + len(packed)
         self._packed[key] = packed
 
-    def _checked(self, obj: Any) -> tuple[str, bytes]:
+    def _dump_checked(self, obj: Any) -> tuple[str, bytes]:
         """Serialize a value by LangGraph, and read its objects back. Raises InputError as `dumps_typed`."""
         data = super().dumps_typed(obj)
         if data[0] == _MSGPACK:

@@ -132,7 +132,7 @@ class RefoldSaver(LogContext, BaseCheckpointSaver[int]):
         rest = {name: value for name, value in checkpoint.items() if name != "channel_values"}
         body_type, body = self.serde.dumps_typed({"checkpoint": rest, "metadata": metadata})
         channels = checkpoint["channel_values"]
-        with self._writing():
+        with self._write_transaction():
             parent = self._reader.checkpoint(key._replace(checkpoint=parent_id)) if parent_id else StoredCheckpoint()
             new = NewCheckpoint(
                 parent_id, body_type, body, self._values(checkpoint, new_versions, parent),
@@ -149,7 +149,7 @@ class RefoldSaver(LogContext, BaseCheckpointSaver[int]):
         """As BaseCheckpointSaver; durable on return."""
         key = _key(config, config["configurable"]["checkpoint_id"])
         typed = [self.serde.dumps_typed(value) for _, value in writes]
-        with self._writing():
+        with self._write_transaction():
             known = self._reader.checkpoint(key).writes
             new: dict[StoredWrite, Any] = {}
             for position, ((channel, value), data) in enumerate(zip(writes, typed, strict=True)):
@@ -165,7 +165,7 @@ class RefoldSaver(LogContext, BaseCheckpointSaver[int]):
 
     def delete_thread(self, thread_id: str) -> None:
         """As BaseCheckpointSaver; durable on return."""
-        with self._writing():
+        with self._write_transaction():
             if self._reader.thread(str(thread_id)).has_any:
                 self._writer.delete(str(thread_id), self._now())
 
@@ -173,7 +173,7 @@ class RefoldSaver(LogContext, BaseCheckpointSaver[int]):
         """As BaseCheckpointSaver; durable on return. Parts that checkpoints of other runs need are hidden, not
         deleted."""
         wanted = {*map(str, run_ids)}
-        with self._writing():
+        with self._write_transaction():
             for thread in self._reader.threads():
                 index = self._reader.thread(thread)
                 self._remove(thread, [each for each in self._keys(thread) if index.run_of(each) in wanted])
@@ -186,14 +186,14 @@ class RefoldSaver(LogContext, BaseCheckpointSaver[int]):
             if strategy == "delete":
                 self.delete_thread(thread)
                 continue
-            with self._writing():
+            with self._write_transaction():
                 latest = {each.namespace: each for each in reversed(self._keys(thread))}
                 self._remove(thread, [each for each in self._keys(thread) if latest[each.namespace] != each])
 
     def copy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
         """As BaseCheckpointSaver; durable on return. The target gets the whole copy or none of it."""
         source, target = str(source_thread_id), str(target_thread_id)
-        with self._writing():
+        with self._write_transaction():
             listed = self._keys(source)
             if not listed or source == target:
                 return
@@ -203,7 +203,7 @@ class RefoldSaver(LogContext, BaseCheckpointSaver[int]):
             shown = None
             if self._is_readable and head is not None:
                 found = self._reader.checkpoint(head)
-                shown = {name: readable(self._loaded(value)) for name, value in found.values.items()}
+                shown = {name: readable(self._load_value(value)) for name, value in found.values.items()}
             self._writer.copy(source, target, keys, hidden, shown)
 
     def _remove(self, thread: str, keys: Sequence[CheckpointKey]) -> None:
@@ -227,7 +227,7 @@ class RefoldSaver(LogContext, BaseCheckpointSaver[int]):
         return values
 
     @contextmanager
-    def _writing(self) -> Iterator[None]:
+    def _write_transaction(self) -> Iterator[None]:
         """Hold the log's turn and read its latest records first. On exit, everything recorded inside is durable."""
         with self._log.turn:
             self._reader.refresh()
@@ -252,10 +252,10 @@ class RefoldSaver(LogContext, BaseCheckpointSaver[int]):
         before: RunnableConfig | None = None, limit: int | None = None,
     ) -> Iterator[CheckpointTuple]:  # fmt: skip
         """As BaseCheckpointSaver: newest first; each checkpoint is read when the iteration reaches it."""
-        found = self._found(config, filter or {}, before)
+        found = self._matching_checkpoints(config, filter or {}, before)
         return found if limit is None else islice(found, max(limit, 0))
 
-    def _found(
+    def _matching_checkpoints(
         self, config: RunnableConfig | None, wanted: Mapping[str, Any], before: RunnableConfig | None
     ) -> Iterator[CheckpointTuple]:
         configurable = (config or {}).get("configurable") or {}
@@ -290,11 +290,11 @@ class RefoldSaver(LogContext, BaseCheckpointSaver[int]):
             writes: dict[str, builtins.list[PendingWrite]] = {name: [] for name in channels}
             seeds: dict[str, Any] = {}
             for found in walked(self._reader, key, {*channels}):
-                for write in reversed(_ordered(found.checkpoint)):
+                for write in reversed(_sorted_writes(found.checkpoint)):
                     if write.channel in found.open_channels:
-                        writes[write.channel].append((write.task, write.channel, self._loaded(write.value)))
+                        writes[write.channel].append((write.task, write.channel, self._load_value(write.value)))
                 for name in found.seeds:
-                    seeds[name] = self._loaded(found.checkpoint.values[name])
+                    seeds[name] = self._load_value(found.checkpoint.values[name])
         found_of: dict[str, DeltaChannelHistory] = {}
         for name in channels:
             found_of[name] = {"writes": writes[name][::-1]}
@@ -313,12 +313,12 @@ class RefoldSaver(LogContext, BaseCheckpointSaver[int]):
             return None
         body = self.serde.loads_typed((found.body_type, found.body))
         checkpoint = body["checkpoint"]
-        checkpoint["channel_values"] = {name: self._loaded(value) for name, value in found.values.items()}
+        checkpoint["channel_values"] = {name: self._load_value(value) for name, value in found.values.items()}
         parent = found.fields.get("parent")
         return CheckpointTuple(
             _config(key), checkpoint, body["metadata"],
             _config(key._replace(checkpoint=parent)) if parent else None,
-            [(each.task, each.channel, self._loaded(each.value)) for each in _ordered(found)],
+            [(each.task, each.channel, self._load_value(each.value)) for each in _sorted_writes(found)],
         )  # fmt: skip
 
     def _metadata(self, key: CheckpointKey) -> Mapping[str, Any]:
@@ -328,7 +328,7 @@ class RefoldSaver(LogContext, BaseCheckpointSaver[int]):
         metadata: Mapping[str, Any] = self.serde.loads_typed((found.body_type, found.body))["metadata"]
         return metadata
 
-    def _loaded(self, value: StoredValue) -> Any:
+    def _load_value(self, value: StoredValue) -> Any:
         return self.serde.loads_typed((value.type, self._contents.load(value)))
 
     @staticmethod
@@ -406,5 +406,5 @@ def _fields(metadata: Mapping[str, Any]) -> dict[str, Any]:
     return {field: metadata[name] for field, name, kind in names if isinstance(metadata.get(name), kind)}
 
 
-def _ordered(found: StoredCheckpoint) -> builtins.list[StoredWrite]:
+def _sorted_writes(found: StoredCheckpoint) -> builtins.list[StoredWrite]:
     return sorted(found.writes.values(), key=lambda each: writes_sort_key(each.path, each.task, each.number))

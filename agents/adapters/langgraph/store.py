@@ -134,7 +134,7 @@ class RefoldStore(LogContext, BaseStore):
     def _search(self, op: SearchOp) -> list[SearchItem]:
         prefix, filters = tuple(op.namespace_prefix), op.filter or {}
         found = [
-            (key, item) for key, item in self._below(prefix).items()
+            (key, item) for key, item in self._items_under(prefix).items()
             if all(matches(item.value.get(name), wanted) for name, wanted in filters.items())
         ]  # fmt: skip
         found.sort(key=lambda each: each[0])
@@ -147,7 +147,7 @@ class RefoldStore(LogContext, BaseStore):
         some = scored[op.offset : op.offset + op.limit]
         return [SearchItem(**_parts(key, item), score=score) for score, key, item in some]
 
-    def _below(self, prefix: tuple[str, ...]) -> dict[ItemKey, StoredItem]:
+    def _items_under(self, prefix: tuple[str, ...]) -> dict[ItemKey, StoredItem]:
         """Return the items that exist in the namespaces that begin with a prefix."""
         return self._items.items(
             ItemKey(namespace, key)
@@ -157,7 +157,7 @@ class RefoldStore(LogContext, BaseStore):
         )
 
     def _namespaces(self, op: ListNamespacesOp) -> list[tuple[str, ...]]:
-        names = {key.namespace for key in self._below(())}
+        names = {key.namespace for key in self._items_under(())}
         found = {name[: op.max_depth] for name in names if is_under(name, op.match_conditions or ())}
         return sorted(found)[op.offset : op.offset + op.limit]
 
@@ -200,13 +200,13 @@ def _puts_of(ops: Iterable[Op]) -> dict[ItemKey, Any]:
             if op.ttl is not None:
                 raise NotImplementedError("RefoldStore has no time to live: put the item without ttl, and delete it")
             key = ItemKey(tuple(op.namespace), op.key)
-            found[key] = None if op.value is None else _checked(key, op.value)
+            found[key] = None if op.value is None else _checked_value(key, op.value)
         elif not isinstance(op, (GetOp, SearchOp, ListNamespacesOp)):
             raise InputError(f"{op!r:.80} is no operation of a store")
     return found
 
 
-def _checked(key: ItemKey, value: Any) -> Any:
+def _checked_value(key: ItemKey, value: Any) -> Any:
     if not isinstance(value, Mapping):
         raise InputError(f"{key.entity}: a value is a mapping, and this is of type {type(value).__name__}")
     return json_tree(value, f"{key.entity}.value")

@@ -67,7 +67,7 @@ class ThreadWriter:
                 head = self._reader.checkpoint(key._replace(checkpoint=index.head)) if index.head else parent
                 patch["values"] = _changes(head.values, new.values, new.shown)
         self._begin(key.thread, index)
-        self._enter(key.thread, index, {"put": [list(_listed(key, new))]}, patch, [said], cleared)
+        self._enter(key.thread, index, {"put": [list(_listed_checkpoint(key, new))]}, patch, [said], cleared)
 
     def _put_checkpoint(
         self, key: CheckpointKey, index: ThreadIndex, new: NewCheckpoint, parent: StoredCheckpoint
@@ -217,7 +217,7 @@ def _version(versions: Mapping[str, Any], name: str) -> dict[str, Any]:
     return {"version": versions[name]} if name in versions else {}
 
 
-def _listed(key: CheckpointKey, new: NewCheckpoint) -> ListedCheckpoint:
+def _listed_checkpoint(key: CheckpointKey, new: NewCheckpoint) -> ListedCheckpoint:
     return ListedCheckpoint(key.namespace, key.checkpoint, new.parent, new.fields.get("run", ""))
 
 

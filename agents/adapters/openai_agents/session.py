@@ -76,24 +76,24 @@ class RefoldSession(LogHolder):
             limit: Only the latest items; a negative number is no limit [session_settings.limit].
         """
         most = self.session_settings.limit if limit is None and self.session_settings else limit
-        found = await self._apart(lambda: [*self._read()[0].values()])
+        found = await self._run_in_thread(lambda: [*self._read()[0].values()])
         return found if most is None or most < 0 else found[max(len(found) - most, 0) :]
 
     async def add_items(self, items: list[TResponseInputItem]) -> None:
         """Add items at the end; durable on return."""
         if items:
             trees = [decoded(log_safe(json_of(each))) for each in items]
-            await self._apart(lambda: self._add(trees))
+            await self._run_in_thread(lambda: self._add(trees))
 
     async def pop_item(self) -> TResponseInputItem | None:
         """Remove the last item and return it; None if there is none. Durable on return."""
-        return await self._apart(self._pop)
+        return await self._run_in_thread(self._pop)
 
     async def clear_session(self) -> None:
         """Remove all items; durable on return. A log keeps its observations: earlier states still have them."""
-        await self._apart(self._clear)
+        await self._run_in_thread(self._clear)
 
-    async def _apart(self, work: Callable[[], T]) -> T:
+    async def _run_in_thread(self, work: Callable[[], T]) -> T:
         run = SCOPE.get().run
         if run is not None and run.is_in_memory:
             raise InputError(
@@ -118,7 +118,7 @@ class RefoldSession(LogHolder):
     def _add(self, trees: Sequence[Plain]) -> None:
         at = _later_than(self._read()[1])
         writer = secrets.token_hex(4)
-        items = {f"{at:017d}.{writer}.{n:06d}": self._sealed(each) for n, each in enumerate(trees)}
+        items = {f"{at:017d}.{writer}.{n:06d}": self._seal(each) for n, each in enumerate(trees)}
         self._observe(at, {"session": self.session_id, "items": items, "added": len(items)})
 
     def _pop(self) -> Any:
@@ -146,7 +146,7 @@ class RefoldSession(LogHolder):
                     return record.id.hex()
         return ""
 
-    def _sealed(self, tree: Plain) -> Any:
+    def _seal(self, tree: Plain) -> Any:
         return self._log.vault.seal(f"session/{self.session_id}", self.entity, "items", written(tree))
 
     def _observe(self, at: int, patch: dict[str, Any], cleared: tuple[str, ...] = ()) -> str:

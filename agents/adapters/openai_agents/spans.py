@@ -93,7 +93,7 @@ def ended(span: Span[Any], now_micros: int) -> EndedSpan:
 def json_of(value: Any) -> bytes:
     """Return a value as JSON. What JSON cannot represent becomes text."""
     try:
-        return msgspec.json.encode(value, enc_hook=_shown)
+        return msgspec.json.encode(value, enc_hook=_plain_form)
     except Exception:  # lone surrogates, keys that are no text, objects whose own conversion fails
         text = json.dumps(_plain(value), ensure_ascii=False)
         return text.encode("utf-8", "replace")
@@ -115,7 +115,7 @@ def request_of_span(members: dict[str, Any]) -> Plain:
         name: value for name, value in (members.get("model_config") or {}).items()
         if value is not None and name not in _SECRET_SETTINGS
     }  # fmt: skip
-    response = _response_in(members)
+    response = _response_of(members)
     if response:
         settings |= {
             name: response[name] for name in ("instructions", "tools", "temperature", "top_p") if response.get(name)
@@ -126,7 +126,7 @@ def request_of_span(members: dict[str, Any]) -> Plain:
 
 def answer_of(members: dict[str, Any]) -> Plain:
     """Return the answer of a model span; None if it has none."""
-    if response := _response_in(members):
+    if response := _response_of(members):
         return response
     if members.get("output") is None:
         return None
@@ -136,7 +136,7 @@ def answer_of(members: dict[str, Any]) -> Plain:
 
 def text_of_answer(members: dict[str, Any]) -> str:
     """Return the text that a model answered; empty if it answered none."""
-    items = _response_in(members).get("output") or members.get("output") or []
+    items = _response_of(members).get("output") or members.get("output") or []
     if isinstance(items, str):
         return items
     texts = []
@@ -147,7 +147,7 @@ def text_of_answer(members: dict[str, Any]) -> str:
     return "".join(texts)
 
 
-def _response_in(members: dict[str, Any]) -> dict[str, Any]:
+def _response_of(members: dict[str, Any]) -> dict[str, Any]:
     """Return the response that a span holds, also a streamed one in the output of a generation; empty without one."""
     output = members.get("output")
     found = members.get("response") or (output[0] if isinstance(output, list) and len(output) == 1 else None)
@@ -174,7 +174,7 @@ def _micros(given: str | None, otherwise: int) -> int:
         return otherwise
 
 
-def _shown(value: Any) -> Any:
+def _plain_form(value: Any) -> Any:
     return value.model_dump(mode="json", exclude_none=True) if isinstance(value, BaseModel) else str(value)
 
 

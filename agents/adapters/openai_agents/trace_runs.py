@@ -74,7 +74,7 @@ class TraceRuns:
         if found is None or step.number <= found.steps + head.missed_steps:
             return
         number = found.steps + 1
-        made = [_made(each) for each in step.calls]
+        made = [_pending_call(each) for each in step.calls]
         attempt = PendingAttempt(
             1, step.started_at, made, failure=step.failure, ended_at=max(step.ended_at, step.started_at)
         )
@@ -167,7 +167,7 @@ class TraceRuns:
             captured.observe(f"step/{name}", {"calls": listed}, number, step.ended_at)
 
 
-def _made(call: TracedCall) -> PendingCall:
+def _pending_call(call: TracedCall) -> PendingCall:
     kind: Any = call.kind
     return PendingCall(
         kind, call.name, encoded(call.request, "a request"), answer=encoded(call.answer, "an answer"),

@@ -153,7 +153,7 @@ class TraceSteps:
             self.input = members.get("input")
         self._output = text_of_answer(members) or self._output
 
-    def _above(self, key: SpanKey) -> Iterable[SpanKey]:
+    def _enclosing_spans(self, key: SpanKey) -> Iterable[SpanKey]:
         """Yield the turns, agents, tasks and functions that a span is in, the nearest first."""
         seen = {key.id}
         parent = self._places.get(key.parent)
@@ -163,10 +163,10 @@ class TraceSteps:
             parent = self._places.get(parent.parent)
 
     def _owner_of(self, key: SpanKey) -> SpanKey | None:
-        return next((each for each in self._above(key) if each.kind in ("turn", "agent")), None)
+        return next((each for each in self._enclosing_spans(key) if each.kind in ("turn", "agent")), None)
 
     def _is_outermost(self, key: SpanKey) -> bool:
-        return all(each.kind != "function" for each in self._above(key))
+        return all(each.kind != "function" for each in self._enclosing_spans(key))
 
     def _step(self, owner: str, place: SpanKey, ended: EndedSpan | None) -> list[TracedStep]:
         spans = sorted(self._owners.pop(owner, _Owner()).spans, key=lambda each: (each.started_at, each.ended_at))
@@ -179,8 +179,8 @@ class TraceSteps:
         calls = tuple(call for each in spans if (call := self._call(each, place)) is not None)
         shown = spans if ended is None else [*spans, ended]
         result = {
-            "agent": place.name, "within": [f"{each.kind} {each.name}" for each in self._above(place)],
-            "spans": [_kept(each) for each in shown if each.key.kind not in (*MODEL_KINDS, "function")],
+            "agent": place.name, "within": [f"{each.kind} {each.name}" for each in self._enclosing_spans(place)],
+            "spans": [_span_json(each) for each in shown if each.key.kind not in (*MODEL_KINDS, "function")],
         }  # fmt: skip
         started_at = min(each.started_at for each in shown)
         ended_at = max(each.ended_at for each in shown)
@@ -193,13 +193,15 @@ class TraceSteps:
         if kind in MODEL_KINDS:
             asked, answer = request_of_span(members), answer_of(members)
             model = asked["kwargs"].get("model")
-            return self._recorded("model", str(model or kind), asked, answer, span)
+            return self._traced_call("model", str(model or kind), asked, answer, span)
         if kind == "function":
             # A text that is no JSON is the argument itself: of a tool that is no function.
-            return self._recorded("tool", span.key.name, _arguments(members.get("input")), members.get("output"), span)
+            return self._traced_call(
+                "tool", span.key.name, _arguments(members.get("input")), members.get("output"), span
+            )
         if kind == "mcp_tools":
             asked = {"args": [], "kwargs": {"server": members.get("server")}}
-            return self._recorded("tool", "mcp:tools/list", asked, members.get("result"), span)
+            return self._traced_call("tool", "mcp:tools/list", asked, members.get("result"), span)
         if kind == "handoff":
             asked = {"choice": f"handoff to {members.get('to_agent')}", "why": "", "options": None}
         elif kind == "guardrail":
@@ -209,7 +211,7 @@ class TraceSteps:
             return None
         return TracedCall("decide", "", asked, None, span.failure, span.started_at, span.ended_at)
 
-    def _recorded(self, kind: str, name: str, asked: Plain, answer: Plain, span: EndedSpan) -> TracedCall:
+    def _traced_call(self, kind: str, name: str, asked: Plain, answer: Plain, span: EndedSpan) -> TracedCall:
         """Return a call; only a reference to it, if a run of refold records it."""
         if self._source:
             asked = {"args": [], "kwargs": {"recorded_in": f"run/{self._source}"}}
@@ -227,7 +229,7 @@ def _arguments(given: Any) -> Plain:
     return {"args": [] if given is None else [given], "kwargs": {}}
 
 
-def _kept(span: EndedSpan) -> Plain:
+def _span_json(span: EndedSpan) -> Plain:
     failure = {} if span.failure is None else {"error": span.failure.message}
     return {
         "type": span.key.kind, "id": span.key.id, **span.members, "started_at": span.started_at,

@@ -47,16 +47,16 @@ class TraceDone(NamedTuple):
     at: int
 
 
-class _SpanLost(NamedTuple):
+class _LostSpan(NamedTuple):
     trace: str
 
 
-class _FlushAsked(NamedTuple):
+class _FlushRequest(NamedTuple):
     done: threading.Event
     is_last: bool
 
 
-_Event = TraceBegun | TraceDone | SpanKey | EndedSpan | _SpanLost | _FlushAsked
+_Event = TraceBegun | TraceDone | SpanKey | EndedSpan | _LostSpan | _FlushRequest
 
 
 class _OpenTrace:
@@ -103,7 +103,7 @@ class TraceWriter:
         self._traces: dict[str, _OpenTrace] = {}
         self._finished: OrderedDict[str, TraceBegun] = OrderedDict()  # the latest
         self._pieces: list[_Piece] = []
-        self._flushes: list[_FlushAsked] = []
+        self._flushes: list[_FlushRequest] = []
         self._taken_bytes = 0
         self._log: AgentLog | None = None
         self._runs: TraceRuns | None = None
@@ -132,7 +132,7 @@ class TraceWriter:
         if is_first:
             logger.error("more than %d bytes of spans wait for the log: the content of others is lost", self._bytes_max)
         if is_over:
-            self.put(_SpanLost(span.key.trace))
+            self.put(_LostSpan(span.key.trace))
             span = span._replace(data=b"{}")
         self.put(span)
 
@@ -149,7 +149,7 @@ class TraceWriter:
             self._thread.join()
 
     def _ask(self, timeout_s: float, *, is_last: bool) -> bool:
-        asked = _FlushAsked(threading.Event(), is_last)
+        asked = _FlushRequest(threading.Event(), is_last)
         with self._lock:
             if self._is_closed or self._thread is None:
                 self._is_closed = self._is_closed or is_last
@@ -177,10 +177,10 @@ class TraceWriter:
                 self._take_queued()
                 self._write()
             except Exception as error:
-                if self._failed(error):
+                if self._prepare_retry(error):
                     wait_s = RETRY_S
                 if self._deadline is not None and self._deadline.is_past:
-                    return self._give_up()
+                    return self._abandon_pieces()
                 left_s = wait_s if self._deadline is None else min(wait_s, self._deadline.left_s)
                 self._hurry.wait(left_s)
                 self._hurry.clear()
@@ -189,7 +189,7 @@ class TraceWriter:
             wait_s = RETRY_S
             is_last = any(each.is_last for each in self._flushes)
             if is_last:
-                self._let_go()
+                self._close_own_log()
             for each in self._flushes:
                 each.done.set()
             self._flushes.clear()
@@ -207,7 +207,7 @@ class TraceWriter:
             return
 
     def _take(self, event: _Event) -> None:
-        if isinstance(event, _FlushAsked):
+        if isinstance(event, _FlushRequest):
             self._flushes.append(event)
             if event.is_last:
                 for trace in [*self._traces.values()]:
@@ -288,7 +288,7 @@ class TraceWriter:
             self._held_bytes -= self._taken_bytes
             self._taken_bytes = 0
 
-    def _failed(self, error: Exception) -> bool:
+    def _prepare_retry(self, error: Exception) -> bool:
         """Prepare for another attempt. A piece that is refused again and again is dropped; return whether one was."""
         runs, self._runs = self._runs, None
         is_away = isinstance(error, (StorageError, OSError))
@@ -298,9 +298,9 @@ class TraceWriter:
                 return self._drop(runs, error)
         elif not self._is_down:
             self._is_down = True
-            logger.warning("traces are not recorded now, and will be: %s", error, exc_info=not _is_ours(error))
+            logger.warning("traces are not recorded now, and will be: %s", error, exc_info=not _is_refold_error(error))
         if is_away:
-            self._let_go()
+            self._close_own_log()
         return False
 
     def _drop(self, runs: TraceRuns, error: Exception) -> bool:
@@ -315,7 +315,7 @@ class TraceWriter:
         logger.error("a step of trace %s is not recorded, the log refuses it: %s", head.trace, error)
         return True
 
-    def _let_go(self) -> None:
+    def _close_own_log(self) -> None:
         """Close the log, if it was opened here."""
         log, self._log = self._log, None
         if log is not None and self._given is None:
@@ -324,12 +324,12 @@ class TraceWriter:
             except Exception as error:
                 logger.warning("the log could not be closed: %s", error)
 
-    def _give_up(self) -> None:
+    def _abandon_pieces(self) -> None:
         logger.error("%d steps and ends of traces are lost: the log cannot be written", len(self._pieces))
-        self._let_go()
+        self._close_own_log()
         for each in self._flushes:
             each.done.set()
 
 
-def _is_ours(error: Exception) -> bool:
+def _is_refold_error(error: Exception) -> bool:
     return isinstance(error, RefoldError)

@@ -57,14 +57,14 @@ def list_(target: LogTarget, at: str | None, as_json: bool) -> int:
         screen.json([agent_json(each) for each in found])
         return 0
     for each in found:
-        screen.say(f"{each.name}: {each.status or 'new'}{_wanted(each)}: {each.why or 'nothing was recorded yet'}")
+        screen.say(f"{each.name}: {each.status or 'new'}{_wish_text(each)}: {each.why or 'nothing was recorded yet'}")
         screen.say(f"  {_details(each)}")
     if not found:
         screen.say("no agent was supervised in this log; `refold up` starts those of refold.toml")
     return 0
 
 
-def _wanted(row: AgentRow) -> str:
+def _wish_text(row: AgentRow) -> str:
     """Return what an agent should do and does not do; empty if there is nothing. One that ended well has done it."""
     if row.desired in ("", row.status) or row.is_over:
         return ""
@@ -110,7 +110,7 @@ def start(target: LogTarget, name: str, why: str, by: str, wait_s: float) -> int
     Examples
       refold agents start desk --why "the key was renewed"
     """
-    return _requested(target, name, _START, why, by, wait_s)
+    return _request(target, name, _START, why, by, wait_s)
 
 
 @agents.command()
@@ -129,7 +129,7 @@ def pause(target: LogTarget, name: str, why: str, by: str, wait_s: float) -> int
     Examples
       refold agents pause desk --wait 60
     """
-    return _requested(target, name, _PAUSE, why, by, wait_s)
+    return _request(target, name, _PAUSE, why, by, wait_s)
 
 
 @agents.command()
@@ -147,7 +147,7 @@ def resume(target: LogTarget, name: str, why: str, by: str, wait_s: float) -> in
     Examples
       refold agents resume desk
     """
-    return _requested(target, name, _START, why, by, wait_s)
+    return _request(target, name, _START, why, by, wait_s)
 
 
 @agents.command()
@@ -165,10 +165,10 @@ def stop(target: LogTarget, name: str, why: str, by: str, wait_s: float) -> int:
     Examples
       refold agents stop desk --wait 30
     """
-    return _requested(target, name, _STOP, why, by, wait_s)
+    return _request(target, name, _STOP, why, by, wait_s)
 
 
-def _requested(target: LogTarget, name: str, wish: AgentWish, why: str, by: str, wait_s: float) -> int:
+def _request(target: LogTarget, name: str, wish: AgentWish, why: str, by: str, wait_s: float) -> int:
     screen = Screen()
     with target.write(make=False) as log:
         deadline = Deadline(wait_s)

@@ -10,7 +10,7 @@ from refold.explorer.cli.options import WHEN_OF_ENTITY, as_json, clock, entity, 
 from refold.explorer.cli.output.fitting import TableColumn
 from refold.explorer.cli.output.formatting import ValueFormatter
 from refold.explorer.cli.output.screen import ObservedText, Screen, counted, moment, observed_texts
-from refold.explorer.queries.entity import told_rows
+from refold.explorer.queries.entity import opened_rows_json
 from refold.explorer.queries.log_target import LogTarget
 from refold.explorer.queries.sealed import Opener
 from refold.reducers.links import FIELD as LINKS
@@ -41,7 +41,7 @@ def history(target: LogTarget, entity: str, since: str | None, until: str | None
             entity, since=None if first is None else first.cut, until=last.cut, clock=clock, python=False
         )
         if as_json:
-            screen.json(told_rows(log, rows, last.cut))
+            screen.json(opened_rows_json(log, rows, last.cut))
             return 0
         if first is not None:
             screen.point(first, "since")
@@ -77,7 +77,7 @@ def diff(target: LogTarget, a: str, b: str, entity: str | None, clock: str, as_j
         before, after = log.point(a, entity, clock), log.point(b, entity, clock)
         rows = log.diff(before.cut, after.cut, entity, python=False)
         if as_json:
-            screen.json(told_rows(log, rows, after.cut))
+            screen.json(opened_rows_json(log, rows, after.cut))
             return 1 if rows else 0
         screen.point(before, "from")
         screen.point(after, "to")
@@ -92,7 +92,13 @@ def diff(target: LogTarget, a: str, b: str, entity: str | None, clock: str, as_j
 
 
 def _show(
-    screen: Screen, rows: Sequence[Row], humane: ValueFormatter, observed: ObservedText, clock: str, *, whole_log: bool
+    screen: Screen,
+    rows: Sequence[Row],
+    formatter: ValueFormatter,
+    observed: ObservedText,
+    clock: str,
+    *,
+    whole_log: bool,
 ) -> None:
     screen.say()
     columns = [
@@ -110,8 +116,8 @@ def _show(
         [
             f"v{row.version}",
             place_of(row),
-            humane.element(row.entity, row.field, row.old),
-            humane.element(row.entity, row.field, row.new),
+            formatter.element(row.entity, row.field, row.old),
+            formatter.element(row.entity, row.field, row.new),
             observed(row.observed_at, row.source),
             moment(row.recorded_at * 1000),
             row.source.agent or "-",

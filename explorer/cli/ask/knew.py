@@ -62,7 +62,7 @@ def knew_(
     return 0
 
 
-def _show(screen: Screen, humane: ValueFormatter, found: Knowledge) -> None:
+def _show(screen: Screen, formatter: ValueFormatter, found: Knowledge) -> None:
     screen.point(found.point)
     screen.say()
     screen.table(READS, [_row(screen, each) for each in found.reads])
@@ -70,7 +70,7 @@ def _show(screen: Screen, humane: ValueFormatter, found: Knowledge) -> None:
         screen.say()
         screen.say(f"{each.read.entity} v{each.known.version}, as step {each.read.step} read it", "bold")
         for name, value in each.known.shown().items():
-            screen.say(f"  {name} = {screen.cell(humane.field(each.read.entity, name, value))}")
+            screen.say(f"  {name} = {screen.cell(formatter.field(each.read.entity, name, value))}")
         for differing in each.differing:
             known, held = shown_apart(differing.left, differing.right)
             screen.say(f"  but {differing.path} was {held} in the log, and not {known}", "yellow")

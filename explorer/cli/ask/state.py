@@ -13,7 +13,7 @@ from refold.explorer.cli.options import WHEN_OF_ENTITY, as_json, at, clock, enti
 from refold.explorer.cli.output.fitting import TableColumn
 from refold.explorer.cli.output.formatting import ValueFormatter
 from refold.explorer.cli.output.screen import ObservedText, Screen, moment, observed_texts
-from refold.explorer.queries.entity import told_state
+from refold.explorer.queries.entity import opened_state_json
 from refold.explorer.queries.log_target import LogTarget
 from refold.explorer.queries.sealed import Opener
 from refold.reducers.conflicts import Conflicts
@@ -54,7 +54,7 @@ def state(target: LogTarget, entity: str, at: str | None, clock: str, as_json: b
         point = log.point(at, entity, clock)
         view = log.state(entity, point.cut)
         if as_json:
-            screen.json(told_state(log, point, view))
+            screen.json(opened_state_json(log, point, view))
             return 0
         screen.point(point)
         observed = observed_texts(log, _sources(view), point.cut)
@@ -75,7 +75,7 @@ def _sources(view: EntityView) -> Iterator[Source]:
             yield from (holder.source for _, _, holder in view.element_holders(name))
 
 
-def _show(screen: Screen, view: EntityView, observed: ObservedText, humane: ValueFormatter) -> None:
+def _show(screen: Screen, view: EntityView, observed: ObservedText, formatter: ValueFormatter) -> None:
     screen.say(f"{view.entity} matches v{view.version}, state hash {screen.id(view.state_hash)}", "bold")
     screen.say()
     rows: list[list[str]] = []
@@ -84,15 +84,17 @@ def _show(screen: Screen, view: EntityView, observed: ObservedText, humane: Valu
         field = view.definition.definition.by_first_name[name]
         if field.reducer in COLLECTIONS:
             for label, element, holder in _elements(view, shown, field):
-                rows.append([label, humane.element(view.entity, name, element), *_holder(screen, observed, holder)])
+                rows.append([label, formatter.element(view.entity, name, element), *_holder(screen, observed, holder)])
         else:
-            rows.append([name, humane.field(view.entity, name, value), *_holder(screen, observed, view.holder(name))])
+            rows.append(
+                [name, formatter.field(view.entity, name, value), *_holder(screen, observed, view.holder(name))]
+            )
     screen.table(FIELDS, rows)
     links = [[each["relation"], each["target"], _validity(each), screen.id(each["by"].hex())] for each in view.links]
     if links:
         screen.say()
         screen.table(LINKS, links)
-    _show_conflicts(screen, view, shown, humane, view.conflicts)
+    _show_conflicts(screen, view, shown, formatter, view.conflicts)
 
 
 def _elements(view: EntityView, shown: MutationFormatter, field: FieldDefinition) -> list[tuple[str, Any, Holder]]:
@@ -124,7 +126,7 @@ def _validity(link: dict[str, Any]) -> str:
 
 
 def _show_conflicts(
-    screen: Screen, view: EntityView, shown: MutationFormatter, humane: ValueFormatter, conflicts: Conflicts
+    screen: Screen, view: EntityView, shown: MutationFormatter, formatter: ValueFormatter, conflicts: Conflicts
 ) -> None:
     if not conflicts.total:
         return
@@ -133,7 +135,7 @@ def _show_conflicts(
     rows = [
         [
             each.field if each.key is None else f"{each.field}.{each.key}",
-            humane.element(view.entity, each.field, shown.value(each.field, each.value)),
+            formatter.element(view.entity, each.field, shown.value(each.field, each.value)),
             each.agent or "-",
             screen.id(each.observation.hex()),
         ]

@@ -32,11 +32,11 @@ def tail(target: LogTarget, from_: str | None, follow: bool, as_json: bool) -> i
     """
     screen = Screen()
     with target.read() as log:
-        humane = ValueFormatter({})
+        formatter = ValueFormatter({})
 
         def refresh() -> None:
-            nonlocal humane
-            humane = ValueFormatter(log.types)
+            nonlocal formatter
+            formatter = ValueFormatter(log.types)
 
         shown = ShownChanges(log, refresh)
         for change in log.changes(from_ or ("now" if follow else None), live=follow):
@@ -44,18 +44,18 @@ def tail(target: LogTarget, from_: str | None, follow: bool, as_json: bool) -> i
             if as_json:
                 screen.json_line(change_json(change, shown.of(change), partition))
             else:
-                _show(screen, change, shown.of(change), partition, humane)
+                _show(screen, change, shown.of(change), partition, formatter)
             if follow:
                 screen.flush()
     return 0
 
 
-def _show(screen: Screen, change: Change, shown: MutationFormatter, partition: int, humane: ValueFormatter) -> None:
+def _show(screen: Screen, change: Change, shown: MutationFormatter, partition: int, formatter: ValueFormatter) -> None:
     if change.redefined:
         screen.say(f"{change.entity} v{change.to_version} has another state by a new definition of its type")
         return
     for row in change_rows(change, shown, partition):
-        old, new = (humane.element(row.entity, row.field, value) for value in (row.old, row.new))
+        old, new = (formatter.element(row.entity, row.field, value) for value in (row.old, row.new))
         screen.say(
             f"{moment(row.recorded_at * 1000)} {row.entity} v{row.version} {place_of(row)}: "
             f"{screen.cell(old)} -> {screen.cell(new)} by {row.source.agent or '-'}"

@@ -12,7 +12,7 @@ from refold.avro.observation import type_of
 from refold.explorer.cli.options import WHEN_OF_ENTITY, as_json, at, clock, on_log
 from refold.explorer.cli.output.formatting import ValueFormatter
 from refold.explorer.cli.output.screen import ObservedText, Screen, counted, moment, observed_texts
-from refold.explorer.queries.entity import FieldReference, field_of, told_chain
+from refold.explorer.queries.entity import FieldReference, field_of, opened_chain_json
 from refold.explorer.queries.log_target import LogTarget
 from refold.explorer.queries.sealed import Opener
 from refold.explorer.queries.shapes import patch_of
@@ -44,7 +44,7 @@ def why(target: LogTarget, value: str, depth: int | None, at: str | None, clock:
         whole = view.why(asked.field, asked.key)
         chain = [link for link in whole if depth is None or link.depth <= depth]
         if as_json:
-            screen.json(told_chain(log, chain, point.cut))
+            screen.json(opened_chain_json(log, chain, point.cut))
             return 0
         screen.point(point)
         sources = (link.statement.source for link in chain if link.statement is not None)
@@ -62,27 +62,27 @@ def _show(
     chain: list[TraceLink],
     observed: ObservedText,
 ) -> None:
-    humane = ValueFormatter(log.types, Opener(log).value)
+    formatter = ValueFormatter(log.types, Opener(log).value)
     value = view.shown()[asked.field]
     if asked.key is None:
-        shown, name = humane.field(asked.entity, asked.field, value), asked.field
+        shown, name = formatter.field(asked.entity, asked.field, value), asked.field
     else:
         shown, name = (
-            humane.element(asked.entity, asked.field, value[asked.key]),
+            formatter.element(asked.entity, asked.field, value[asked.key]),
             f"{asked.field}.{asked.key}",
         )
     screen.say(f"{asked.entity} v{view.version}", "bold")
     screen.say(f"{name} = {screen.cell(shown)}", "bold")
     for link in chain:
         screen.say()
-        for line in chain_lines(screen, log, humane, link, observed):
+        for line in chain_lines(screen, log, formatter, link, observed):
             screen.say("  " * min(link.depth, 12) + line)
     screen.say()
     screen.say(f"{counted(len(chain), 'observation')}, {counted(max(link.depth for link in chain), 'step')} back")
 
 
 def chain_lines(
-    screen: Screen, log: AgentLog, humane: ValueFormatter, link: TraceLink, observed: ObservedText, *,
+    screen: Screen, log: AgentLog, formatter: ValueFormatter, link: TraceLink, observed: ObservedText, *,
     only: str | None = None,
 ) -> Iterator[str]:  # fmt: skip
     """Yield the lines for one observation of a chain: its entity, fields, position and source.
@@ -110,7 +110,7 @@ def chain_lines(
     for name, given in patch_of(statement, log.port.registry).items():
         if only not in (None, name):
             continue
-        yield f"  {name} = {screen.cell(humane.field(statement.entity, name, given))}"
+        yield f"  {name} = {screen.cell(formatter.field(statement.entity, name, given))}"
         if (type_of(statement.entity), name) == ("step", "journal"):
             opened = Opener(log).value(statement.entity, name, given)
             yield from (f"    {each}" for each in matchings(compared_requests_in(opened)))

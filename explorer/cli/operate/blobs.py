@@ -72,12 +72,12 @@ def blobs(
             raise InputError(f"{log.port.url}: this log has no store of contents, so there is nothing to count")
         with reading("Reading what is named", "records") as progress:
             found = collect(log.port, now_ms, grace_s=grace_hours * 3600, dry_run=not applies, progress=progress)
-        parts, remaining = _below(log.port.blobs, now_ms - round(grace_hours * 3_600_000), applies=applies)
-    _say(found, parts, remaining, grace_hours, applies=applies, as_json=as_json)
+        parts, remaining = _count_unerased(log.port.blobs, now_ms - round(grace_hours * 3_600_000), applies=applies)
+    _print_result(found, parts, remaining, grace_hours, applies=applies, as_json=as_json)
     return 0
 
 
-def _below(store: ContentStore, before_ms: int, *, applies: bool) -> tuple[int, int]:
+def _count_unerased(store: ContentStore, before_ms: int, *, applies: bool) -> tuple[int, int]:
     """Count unfinished writes of killed processes, and removed contents that are not erased yet."""
     parts, remaining = store.sweep(before_ms, dry_run=not applies), store.remaining()
     if applies and remaining:
@@ -107,7 +107,7 @@ def _copy(target: LogTarget, copy_to: str, *, as_json: bool) -> int:
     return 1 if done.damaged else 0
 
 
-def _say(
+def _print_result(
     found: Garbage, parts: int, remaining: int, grace_hours: float, *, applies: bool, as_json: bool
 ) -> None:  # fmt: skip
     screen = Screen()

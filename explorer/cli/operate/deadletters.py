@@ -15,7 +15,7 @@ from refold.avro.ids import identify
 from refold.avro.json_line import to_line
 from refold.avro.registry import Registry
 from refold.avro.times import millis_text
-from refold.explorer.cli.operate.retry import chosen_by, never_retried, positions_of, report_json, retry, told_of
+from refold.explorer.cli.operate.retry import chosen_by, never_retried, positions_of, report_json, retry, retry_status
 from refold.explorer.cli.options import WHEN, InOrder, as_json, merged, on_log, place_options
 from refold.explorer.cli.output.fitting import TableColumn
 from refold.explorer.cli.output.screen import Screen, counted, moment
@@ -185,7 +185,7 @@ def list_(
                  each.verdict.reason, each.verdict.detail] for each in shown]  # fmt: skip
         screen.table(COLUMNS, rows)
         if not shown:
-            screen.say(_none(target, is_limited=waiting or chosen.is_limited))
+            screen.say(_empty_text(target, is_limited=waiting or chosen.is_limited))
             return 0
         by_reason = ", ".join(f"{count:,} {reason}" for reason, count in counts.most_common())
         screen.say(f"{counted(counts.total(), 'dead letter')}: {by_reason}")
@@ -211,7 +211,7 @@ def show(target: LogTarget, position: str, as_json: bool) -> int:
     screen = Screen()
     with target.read() as log:
         (letter,) = dead_letters_at(log.port, positions_of([position]))
-        told = told_of(log, letter) if is_kafka(target.url) else None
+        told = retry_status(log, letter) if is_kafka(target.url) else None
         if as_json:
             screen.json({**whole_json(letter, log.port.registry), "retry": None if told is None else report_json(told)})
             return 0
@@ -224,7 +224,7 @@ def show(target: LogTarget, position: str, as_json: bool) -> int:
 deadletters.add_command(retry)
 
 
-def _none(target: LogTarget, *, is_limited: bool) -> str:
+def _empty_text(target: LogTarget, *, is_limited: bool) -> str:
     """Return why there is nothing to list."""
     if is_limited:
         return "no dead letters match"

@@ -113,7 +113,7 @@ def list_(target: LogTarget, as_json: bool) -> int:
     rows = [[f"0={each.offset}", each.type_name, "set aside" if each.is_aside else "in effect",
              moment(each.registered_at * 1000), "-" if each.decided_at is None else moment(each.decided_at * 1000),
              each.fingerprint.hex()] for each in found]  # fmt: skip
-    rows += [[f"{each.topic}/{each.partition}/{each.offset}", _whose(each),
+    rows += [[f"{each.topic}/{each.partition}/{each.offset}", _subject_of(each),
               "set aside" if each.is_aside else "counted again", "-", moment(each.decided_at * 1000), "-"]
              for each in records]  # fmt: skip
     screen.table(COLUMNS, rows)
@@ -259,7 +259,7 @@ def _open_log(target: LogTarget, *, is_writing: bool, is_lenient: bool = False) 
         yield log.port
 
 
-def _whose(entry: RecordEntry) -> str:
+def _subject_of(entry: RecordEntry) -> str:
     """Return the entity or batch that a ruling is about, for the list."""
     return entry.entity or ("-" if entry.records == 1 else f"a batch of {entry.records} records")
 

@@ -62,7 +62,7 @@ def rebuild(
     with target.read() as log:
         point = log.point(at, None, clock)
         if point.cut.observed_until is not None:
-            _say_on_stderr("by the observed clock every record counts: this is a full replay")
+            _print_to_stderr("by the observed clock every record counts: this is a full replay")
         with reading("Reading", "records") as progress:
             view = log.rebuild(
                 point.cut,
@@ -74,7 +74,7 @@ def rebuild(
             )
         source: Mapping[str, Any] = view.source
         for problem in source["fallbacks"]:
-            _say_on_stderr(f"warning: {problem}")
+            _print_to_stderr(f"warning: {problem}")
         root = None if limited else view.root
         differs = expected is not None and root != expected
         if as_json:
@@ -90,7 +90,7 @@ def rebuild(
                 f"expected     {expected}: {'another' if differs else 'the same'}",
                 "red" if differs else "green",
             )
-        for line in _how(source):
+        for line in _source_lines(source):
             screen.say(line)
     return int(differs)
 
@@ -104,7 +104,7 @@ def _root(given: str, limited: bool) -> str:
     return root
 
 
-def _how(source: Mapping[str, Any]) -> list[str]:
+def _source_lines(source: Mapping[str, Any]) -> list[str]:
     """Describe how the entities were rebuilt."""
     epochs = source["snapshot_epochs"]
     shown = ", ".join(f"{partition}={offset}" for partition, offset in list(epochs.items())[:EPOCHS_SHOWN])
@@ -118,5 +118,5 @@ def _how(source: Mapping[str, Any]) -> list[str]:
     return [f"started from {f'the epochs {shown}{more}' if epochs else 'nothing: a full replay'}", replayed, reopened]
 
 
-def _say_on_stderr(text: str) -> None:
+def _print_to_stderr(text: str) -> None:
     print("refold:", printable(text), file=sys.stderr, flush=True)

@@ -75,7 +75,7 @@ def retain(
         raise InputError("--dry-run, --apply and --check: give one of them")
     if is_check:
         with target.read() as log:
-            return _checked(log.vault.ring, log.port.blobs, as_json=as_json)
+            return _check_remaining(log.vault.ring, log.port.blobs, as_json=as_json)
     days, now_micros = days_of(classes), time.time_ns() // 1000
     if applies:
         with target.write(make=False) as log:
@@ -87,7 +87,7 @@ def retain(
     screen = Screen()
     if as_json:
         screen.json({"dry_run": True, **plan_json(found)})
-        return _damage_said(found, {})
+        return _print_damage(found, {})
     _table(screen, found, is_all=is_all)
     size = sum(each for each, _ in found.free.values())
     screen.say(
@@ -96,7 +96,7 @@ def retain(
     )
     if found.expiring:
         screen.say("nothing was removed; do it with --apply")
-    return _damage_said(found, {})
+    return _print_damage(found, {})
 
 
 def _swept(swept: SweepResult, place: str, *, is_all: bool, as_json: bool) -> int:
@@ -105,7 +105,7 @@ def _swept(swept: SweepResult, place: str, *, is_all: bool, as_json: bool) -> in
         done = {"keys": swept.keys, "contents": swept.contents, "bytes": swept.bytes, "left": swept.left}
         screen.json({"dry_run": False, **plan_json(swept.plan), "removed": done, "failed": swept.failed,
                      "remaining": swept.remaining, "remaining_contents": swept.remaining_contents})  # fmt: skip
-        return _damage_said(swept.plan, swept.failed)
+        return _print_damage(swept.plan, swept.failed)
     _table(screen, swept.plan, is_all=is_all)
     screen.say(
         f"{counted(len(swept.runs), 'run')} expired: {counted(swept.keys, 'key')}, "
@@ -114,13 +114,13 @@ def _swept(swept: SweepResult, place: str, *, is_all: bool, as_json: bool) -> in
     if swept.left:
         screen.say(f"{counted(swept.left, 'content')} put in the last {GRACE_S // 60} minutes: left for the next run")
     if swept.remaining:
-        screen.say(_remaining_said(swept.remaining, place))
+        screen.say(_remaining_text(swept.remaining, place))
     if swept.remaining_contents:
         screen.say(contents_remaining(swept.remaining_contents))
-    return _damage_said(swept.plan, swept.failed)
+    return _print_damage(swept.plan, swept.failed)
 
 
-def _checked(ring: KeyRing | None, store: ContentStore | None, *, as_json: bool) -> int:
+def _check_remaining(ring: KeyRing | None, store: ContentStore | None, *, as_json: bool) -> int:
     """Print how many destroyed keys and removed contents are still stored. Return exit status 1 if there are any."""
     remaining = 0 if ring is None else ring.remaining()
     contents = 0 if store is None else store.remaining()
@@ -133,7 +133,7 @@ def _checked(ring: KeyRing | None, store: ContentStore | None, *, as_json: bool)
     if ring is None:
         screen.say("no key ring is open here: nothing is sealed, and no key can be left")
     elif remaining:
-        screen.say(_remaining_said(remaining, ring.place))
+        screen.say(_remaining_text(remaining, ring.place))
     else:
         screen.say(f"no destroyed key is left in {ring.place}")
     if contents:
@@ -152,7 +152,7 @@ def contents_remaining(count: int) -> str:
     )
 
 
-def _remaining_said(remaining: int, place: str) -> str:
+def _remaining_text(remaining: int, place: str) -> str:
     return (
         f"{counted(remaining, 'destroyed key')} still on the brokers' disks, in {place}, wrapped by the master key: "
         "they are dropped when the topic is compacted. Run `refold retain --apply` once more after an hour, then "
@@ -160,7 +160,7 @@ def _remaining_said(remaining: int, place: str) -> str:
     )
 
 
-def _damage_said(found: Plan, failed: Mapping[str, str]) -> int:
+def _print_damage(found: Plan, failed: Mapping[str, str]) -> int:
     """Print each key that is damaged or could not be destroyed to standard error. Return the exit status."""
     for each in found.damaged:
         run = each.key_id.removeprefix("run:")

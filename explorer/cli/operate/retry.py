@@ -147,7 +147,7 @@ def never_retried(log: Log, found: Iterable[DeadLetterView]) -> list[DeadLetterV
     return [each.letter for each in told if each.outcome != "retried"]
 
 
-def told_of(log: Log, letter: DeadLetterView) -> RetryReport:
+def retry_status(log: Log, letter: DeadLetterView) -> RetryReport:
     """Report whether a dead letter was retried and with which result, or else what a retry would do."""
     (told,), _ = _plan(log, [letter], again=False)
     return told

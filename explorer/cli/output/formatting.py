@@ -63,7 +63,7 @@ class ValueFormatter:
         field = None if definition is None else definition.by_first_name.get(name)
         if field is None or field.reducer in ("sum", "count"):
             return lambda value: value
-        return humane(field.node if whole else field.element)
+        return text_converter(field.node if whole else field.element)
 
 
 def text_of(value: Any) -> str:
@@ -71,7 +71,7 @@ def text_of(value: Any) -> str:
     return printable(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False))
 
 
-def humane(node: Node) -> Convert:
+def text_converter(node: Node) -> Convert:
     """Return the converter from a value's JSON form to text for people."""
     plain = _plain(value_of(node))
 
@@ -79,12 +79,12 @@ def humane(node: Node) -> Convert:
         if isinstance(value, dict) and len(value) == 1:
             mark, inner = next(iter(value.items()))
             if mark == BLOB and inner.get("key_id") and not inner.get("expired"):
-                return f"[{_damaged(inner)}sealed under key {inner['key_id']}, {inner['size']:,} bytes]"
+                return f"[{_damage_prefix(inner)}sealed under key {inner['key_id']}, {inner['size']:,} bytes]"
             if mark == BLOB:
                 what = "expired blob" if inner.get("expired") else "blob"
                 return f"[{what} {inner['hash']}, {inner['size']:,} bytes, {inner['media_type']}]"
             if mark == SEALED:
-                was = "expired, was " if inner.get("expired") else _damaged(inner)
+                was = "expired, was " if inner.get("expired") else _damage_prefix(inner)
                 return f"[{was}sealed under key {inner['key_id']}]"
             if mark == WRAPPED:
                 return inner
@@ -93,7 +93,7 @@ def humane(node: Node) -> Convert:
     return convert
 
 
-def _damaged(inner: dict[str, Any]) -> str:
+def _damage_prefix(inner: dict[str, Any]) -> str:
     return "damaged, was " if inner.get("damaged") else ""
 
 
@@ -102,13 +102,13 @@ def _plain(node: dict[str, Any]) -> Convert:
     if logical is not None:
         return _logical(logical)
     if kind == "array":
-        item = humane(node["items"])
+        item = text_converter(node["items"])
         return lambda value: [item(each) for each in value]
     if kind == "map":
-        entry = humane(node["values"])
+        entry = text_converter(node["values"])
         return lambda value: {key: entry(each) for key, each in value.items()}
     if kind == "record":
-        fields = {first_name(field): humane(field["type"]) for field in node["fields"]}
+        fields = {first_name(field): text_converter(field["type"]) for field in node["fields"]}
         return lambda value: {key: fields[key](each) if key in fields else each for key, each in value.items()}
     return lambda value: value
 

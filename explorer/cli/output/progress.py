@@ -105,10 +105,10 @@ def files_read(doing: str, paths: Sequence[Path]) -> Iterator[list[Reached | Non
         transient=True,
     ) as bar:
         task = bar.add_task(doing, total=sum(sizes))
-        yield [_reached(bar, task, sum(sizes[:number])) for number in range(len(paths))]
+        yield [_draw_function(bar, task, sum(sizes[:number])) for number in range(len(paths))]
 
 
-def _reached(bar: Progress, task: object, before: int) -> Reached:
+def _draw_function(bar: Progress, task: object, before: int) -> Reached:
     drawn_at = 0.0
 
     def draw(read: int, size: int) -> None:

@@ -119,7 +119,7 @@ class Screen:
             return
         self._has_begun = True
         if self.is_terminal:
-            self._fitted(columns, rows)
+            self._fit_columns(columns, rows)
             return
         lines = [[column.header for column in columns], *([printable(cell) for cell in row] for row in rows)]
         # Only cells of ordinary length set the width of a column: a long value shifts its own row, not all rows.
@@ -131,7 +131,7 @@ class Screen:
             padded = [cell.ljust(width) for cell, width in zip(line, widths, strict=False)]
             sys.stdout.write(GAP.join([*padded, line[-1]]).rstrip() + "\n")
 
-    def _fitted(self, columns: Sequence[TableColumn], rows: Sequence[Sequence[str]]) -> None:
+    def _fit_columns(self, columns: Sequence[TableColumn], rows: Sequence[Sequence[str]]) -> None:
         from rich import box
         from rich.table import Table
         from rich.text import Text

@@ -89,7 +89,9 @@ class MixedFiles:
     def check(self, is_held: IsHeld, progress: Sequence[Progress | None] = ()) -> int:
         """Pass 1: check every file."""
         self._pass_over(self._spool.put, progress)
-        return self._spool.count + (self._incoming.check(is_held, self._of_observed(progress)) if self._observed else 0)
+        return self._spool.count + (
+            self._incoming.check(is_held, self._observed_progress(progress)) if self._observed else 0
+        )
 
     def record(self, log: Log, intake: Intake) -> None:
         """Pass 2: record every file. The conversations are not read again, unless the spool was given up."""
@@ -101,7 +103,7 @@ class MixedFiles:
             self._pass_over(intake.take)
         intake.flush()
 
-    def _of_observed(self, progress: Sequence[Progress | None]) -> Sequence[Progress | None]:
+    def _observed_progress(self, progress: Sequence[Progress | None]) -> Sequence[Progress | None]:
         return [progress[number] for number in self._observed] if progress else ()
 
     def _pass_over(self, put: Put, progress: Sequence[Progress | None] = ()) -> None:
@@ -217,10 +219,10 @@ def import_(
             _require_alone(found, formats)
             import_archive(target, found, is_fork=is_fork, as_json=as_json)
             return 0
-        arrival, total = _checked(target, formats, found, named, allow_future)
+        arrival, total = _check_files(target, formats, found, named, allow_future)
         with target.write() as log, counting("Importing", total, "observations") as advance:
             intake = Intake(log, advance)
-            with _accounted(intake, total):
+            with _report_interruption(intake, total):
                 arrival.record(log, intake)
                 unite_transcripts(log, arrival.transcripts, log.vault)
     _report(Screen(), intake, arrival, [(file.shown, each) for file, each in zip(found, formats, strict=True)], as_json)
@@ -265,7 +267,7 @@ def _spool(given: str, copy: Path) -> None:
         ) from error
 
 
-def _checked(
+def _check_files(
     target: LogTarget, formats: list[FoundFormat], files: list[ExchangeFile], keys: dict[str, str], allow_future: bool
 ) -> tuple[MixedFiles, int]:
     """Check every line of the files; return the checked files, and how many observations they hold."""
@@ -281,7 +283,7 @@ def _checked(
 
 
 @contextmanager
-def _accounted(intake: Intake, total: int) -> Iterator[None]:
+def _report_interruption(intake: Intake, total: int) -> Iterator[None]:
     """If an import is interrupted, report how many observations are recorded."""
     try:
         yield

@@ -90,7 +90,7 @@ def _check_keys(found: FoundFormat, keys: Mapping[str, str]) -> None:
 
 def _format_of(file: ExchangeFile, keys: Mapping[str, str], importers: Sequence[Importer]) -> FoundFormat:
     if is_container(file.path):
-        return _of_container(file)
+        return _container_format(file)
     tried = ", ".join((OBSERVATIONS, ARCHIVE, *(each.name for each in importers)))
     given = ImportFile(file.path, file.shown, file.limits, keys=keys)
     try:
@@ -113,7 +113,7 @@ def _format_of(file: ExchangeFile, keys: Mapping[str, str], importers: Sequence[
     raise InputError(f"{file.shown}: may be {several}: name the format with --format {shlex.quote(found[0].name)}")
 
 
-def _of_container(file: ExchangeFile) -> FoundFormat:
+def _container_format(file: ExchangeFile) -> FoundFormat:
     try:
         with file.path.open("rb") as stream:
             blocks = Blocks(stream, file.shown, file.limits)

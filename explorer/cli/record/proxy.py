@@ -184,7 +184,7 @@ def serve_recording(
     full id.
     """
     module = capture_modules()
-    replaying, _, run_id = _recorded(target, run_id, redact, is_paced=is_paced)
+    replaying, _, run_id = _recorded_upstream(target, run_id, redact, is_paced=is_paced)
     return module.Serving(lambda: replaying, host, port), replaying, run_id
 
 
@@ -192,13 +192,13 @@ def forking_settings(
     target: LogTarget, run_id: str, redact: str | None, given: CaptureSettings, *, is_paced: bool
 ) -> tuple[CaptureSettings, RecordedUpstream, str]:
     """Return the settings of a capture that first answers from a run, the recorded answers, and the run's full id."""
-    replaying, recordings, run_id = _recorded(target, run_id, redact, is_paced=is_paced)
+    replaying, recordings, run_id = _recorded_upstream(target, run_id, redact, is_paced=is_paced)
     if redact is None and any(each.redacted for each in recordings):
         raise InputError(f"run {run_id} was recorded through a redactor, and its fork would not be: give --redact")
     return given._replace(parents=recordings, replaying=replaying), replaying, run_id
 
 
-def _recorded(
+def _recorded_upstream(
     target: LogTarget, run_id: str, redact: str | None, *, is_paced: bool
 ) -> tuple[RecordedUpstream, list[Recording], str]:
     """Return the recorded answers, the run with those captured with it, and the run's full id."""

@@ -68,7 +68,7 @@ def receive(target: LogTarget, listen: str, listen_grpc: str | None, metrics_por
 
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, ended)
-    with _started(target, (host, port), None if listen_grpc is None else address_of(listen_grpc)) as started:
+    with _start_receivers(target, (host, port), None if listen_grpc is None else address_of(listen_grpc)) as started:
         over_grpc = f", gRPC at {started.grpc_address}" if started.grpc_address else ""
         counts = started.intake.counts
         with ExitStack() as serving:
@@ -83,7 +83,7 @@ def receive(target: LogTarget, listen: str, listen_grpc: str | None, metrics_por
     return 0
 
 
-class _Receiving(NamedTuple):
+class _Receivers(NamedTuple):
     """What receives. grpc_address: empty if there is no gRPC."""
 
     intake: OtlpIntake
@@ -92,7 +92,9 @@ class _Receiving(NamedTuple):
 
 
 @contextmanager
-def _started(target: LogTarget, address: tuple[str, int], grpc_address: tuple[str, int] | None) -> Iterator[_Receiving]:
+def _start_receivers(
+    target: LogTarget, address: tuple[str, int], grpc_address: tuple[str, int] | None
+) -> Iterator[_Receivers]:
     """Start the servers, and what records for them; end them after the block.
 
     Raises:
@@ -123,5 +125,5 @@ def _started(target: LogTarget, address: tuple[str, int], grpc_address: tuple[st
             grpc = GrpcReceiver(intake, *grpc_address)
             stack.callback(grpc.close)
             over_grpc = grpc.address
-        yield _Receiving(intake, server.url, over_grpc)
+        yield _Receivers(intake, server.url, over_grpc)
         closing.close()  # first: waiting requests are answered, and new ones get a retry response

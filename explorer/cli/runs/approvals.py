@@ -38,15 +38,15 @@ def approvals(target: LogTarget, all_too: bool, as_json: bool) -> int:
         screen.json([question_json(each) for each in found])
         return 0
     for each in found:
-        stands = each.approval
+        approval = each.approval
         given = each.arguments
         arguments = "arguments that cannot be opened here" if given is None else json.dumps(given, ensure_ascii=False)
         screen.say(each.id)
         screen.say(f"  {each.tool} with {arguments}")
-        screen.say(f"  {stands.decision} by {stands.by} at {moment(stands.at)}"
-                   + (f": {stands.reason}" if stands.reason else ""))  # fmt: skip
-        if stands.decision == "requested" and stands.expires_at:
-            screen.say(f"  waits until {moment(stands.expires_at)}")
+        screen.say(f"  {approval.decision} by {approval.by} at {moment(approval.at)}"
+                   + (f": {approval.reason}" if approval.reason else ""))  # fmt: skip
+        if approval.decision == "requested" and approval.expires_at:
+            screen.say(f"  waits until {moment(approval.expires_at)}")
     if not found:
         screen.say("no call waits for an approval")
     return 0
@@ -67,7 +67,7 @@ def approve(target: LogTarget, question: str, reason: str, by: str, as_json: boo
     Examples
       refold approve desk-1#2.5a0c11d2e3f4.1 --reason "checked with the customer"
     """
-    return _answered(target, question, reason, by, is_approved=True, as_json=as_json)
+    return _answer(target, question, reason, by, is_approved=True, as_json=as_json)
 
 
 @click.command()
@@ -86,10 +86,10 @@ def deny(target: LogTarget, question: str, reason: str, by: str, as_json: bool) 
     Examples
       refold deny desk-1#2.5a0c11d2e3f4.1 --reason "the parcel is lost"
     """
-    return _answered(target, question, reason, by, is_approved=False, as_json=as_json)
+    return _answer(target, question, reason, by, is_approved=False, as_json=as_json)
 
 
-def _answered(target: LogTarget, question: str, reason: str, by: str, *, is_approved: bool, as_json: bool) -> int:
+def _answer(target: LogTarget, question: str, reason: str, by: str, *, is_approved: bool, as_json: bool) -> int:
     screen = Screen()
     who = by or getpass.getuser()
     with target.write(make=False) as log:

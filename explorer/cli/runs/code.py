@@ -54,14 +54,14 @@ def entry_of(log: AgentLog, run: str) -> str:
     return name
 
 
-def _say_what_is_not_held(context: click.Context, option: click.Parameter, confined: bool) -> bool:
+def _warn_of_limits(context: click.Context, option: click.Parameter, confined: bool) -> bool:
     if confined and (what := unrestricted_files()):
         click.echo(f"warning: --confined holds sockets and processes here, but {what}", err=True)
     return confined
 
 
 confined_option = click.option(
-    "--confined", is_flag=True, callback=_say_what_is_not_held,
+    "--confined", is_flag=True, callback=_warn_of_limits,
     help="Run in a separate process; the kernel lets it open no socket, start no process, and write files only in a "
     "temporary folder only (Linux).",
 )  # fmt: skip

@@ -75,7 +75,7 @@ def compare(
     if is_all:
         if a or b or other_url or exact or at:
             raise InputError("--all compares each run with itself: leave out A, B, --other, --exact and --at")
-        return _all(target, as_json)
+        return _check_all(target, as_json)
     if a is None or b is None:
         raise click.UsageError("name two runs, or say --all")
     if other_url is not None and at is not None:
@@ -122,21 +122,21 @@ def _show(
     for line in lines[1:]:
         screen.say(line)
     for each in [FieldProvenance(each, each.chain, 0, 0) for each in behind] if is_full else folded(behind):
-        _show_behind(screen, logs[each.behind.side], each, is_full=is_full)
+        _show_provenance(screen, logs[each.behind.side], each, is_full=is_full)
 
 
-def _show_behind(screen: Screen, log: AgentLog, folded: FieldProvenance, *, is_full: bool) -> None:
+def _show_provenance(screen: Screen, log: AgentLog, folded: FieldProvenance, *, is_full: bool) -> None:
     behind = folded.behind
     screen.say()
     name = ".".join(part for part in (behind.entity, behind.field, behind.key) if part)
     screen.say(f"provenance in {behind.side.upper()}: {name}", "bold")
-    humane = ValueFormatter(log.types, Opener(log).value)
+    formatter = ValueFormatter(log.types, Opener(log).value)
     sources = (link.statement.source for link in folded.links if link.statement is not None)
     observed = observed_texts(log, sources, log.point().cut)
     for link in folded.links:
         # For a step, the recorded values are the difference itself, which is printed already.
         of_field = None if is_full else behind.field if link.depth == 0 and behind.field != "journal" else ""
-        for line in chain_lines(screen, log, humane, link, observed, only=of_field):
+        for line in chain_lines(screen, log, formatter, link, observed, only=of_field):
             screen.say("  " * (min(link.depth, 12) + 1) + line)
     if folded.shared:
         screen.say(f"  and {counted(folded.shared, 'observation')} that both sides depend on", "dim")
@@ -144,7 +144,7 @@ def _show_behind(screen: Screen, log: AgentLog, folded: FieldProvenance, *, is_f
         screen.say(f"  and {counted(folded.more, 'cause')} more (--full)", "dim")
 
 
-def _all(target: LogTarget, as_json: bool) -> int:
+def _check_all(target: LogTarget, as_json: bool) -> int:
     screen = Screen()
     with target.read() as log:
         found = list(_self_checks(log))
@@ -153,13 +153,13 @@ def _all(target: LogTarget, as_json: bool) -> int:
         screen.json(
             {
                 "runs": len(found), "steps": sum(each.steps for each in found),
-                "equal": len(found) - len(different), "different": [_itself_json(each) for each in different],
+                "equal": len(found) - len(different), "different": [_self_check_json(each) for each in different],
             }
         )  # fmt: skip
         return 1 if different else 0
     for each in different:
         screen.say(f"run {each.run}", "bold")
-        for line in _wrong(each):
+        for line in _problem_lines(each):
             screen.say(f"  {line}")
     steps = counted(sum(each.steps for each in found), "step")
     runs = counted(len(found), "run")
@@ -172,12 +172,12 @@ def _self_checks(log: AgentLog) -> Iterator[SelfCheck]:
     return map(against_itself, recordings(log, None, log.vault))
 
 
-def _itself_json(each: SelfCheck) -> dict[str, Any]:
+def _self_check_json(each: SelfCheck) -> dict[str, Any]:
     divergence = None if each.divergence is None else divergence_json(each.divergence)
     return {"run": each.run, "altered_steps": list(each.altered), "altered": each.is_altered, "divergence": divergence}
 
 
-def _wrong(each: SelfCheck) -> Iterator[str]:
+def _problem_lines(each: SelfCheck) -> Iterator[str]:
     if each.divergence is not None:
         yield from describe(each.divergence)
     if each.altered:

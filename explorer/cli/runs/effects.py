@@ -89,7 +89,7 @@ def list_(target: LogTarget, status: str | None, run_id: str, tool: str, at: str
     with target.read() as log:
         ledger = log.effects
         every = ledger.list(at=at)
-        run = _run_of(every, run_id) if run_id else ""
+        run = _match_run(every, run_id) if run_id else ""
         found = [*filter(chosen_by(status or "", run, tool), every)]
         if as_json:
             screen.json([effect_json(ledger, each) for each in found])
@@ -137,7 +137,7 @@ def settle(
     screen = Screen()
     with target.write(make=False) as log:
         ledger = log.effects
-        effect = _effect_of(ledger.list(), key)
+        effect = _match_effect(ledger.list(), key)
         who = by or getpass.getuser()
         if asked is not None:
             found = ledger.settle_by(effect.key, asked, by=who, note=note)
@@ -175,14 +175,15 @@ def compensate(target: LogTarget, run_id: str, given: tuple[str, ...], dry_run: 
       refold effects compensate 8f2c --undo refund=payments:cancel
     """
     screen = Screen()
-    named = dict(map(_assigned, given))
+    named = dict(map(_parse_undo, given))
     with target.write(make=False) as log:
         ledger = log.effects
         every = ledger.list()
-        run = _run_of(every, run_id)
+        run = _match_run(every, run_id)
         undos, missing = _undos(to_undo(every, run), named)
         found = [
-            _with_why(each, missing) for each in ledger.compensate(run, undos, agent=getpass.getuser(), is_dry=dry_run)
+            _with_reason(each, missing)
+            for each in ledger.compensate(run, undos, agent=getpass.getuser(), is_dry=dry_run)
         ]
     if as_json:
         screen.json(
@@ -218,7 +219,7 @@ def _value(text: str) -> Any:
     return json_or_text(text)
 
 
-def _run_of(every: Iterable[Effect], given: str) -> str:
+def _match_run(every: Iterable[Effect], given: str) -> str:
     """Return the id of a run that has effects. given: the id, or the beginning of it.
 
     Raises:
@@ -229,7 +230,7 @@ def _run_of(every: Iterable[Effect], given: str) -> str:
     return _only(found, given, "run with effects")
 
 
-def _effect_of(every: Iterable[Effect], given: str) -> Effect:
+def _match_effect(every: Iterable[Effect], given: str) -> Effect:
     """Return an effect. given: its key, or the beginning of it.
 
     Raises:
@@ -248,7 +249,7 @@ def _only(found: list[str], given: str, what: str) -> str:
     raise InputError(f"{given}: there is no {what} of this name; `refold effects list` lists them")
 
 
-def _assigned(text: str) -> tuple[str, str]:
+def _parse_undo(text: str) -> tuple[str, str]:
     tool, equals, name = text.partition("=")
     if not (tool and equals and name):
         raise InputError(f"--undo {text!r}: give TOOL=MODULE:FUNCTION, such as refund=payments:cancel")
@@ -272,7 +273,7 @@ def _undos(own: Iterable[Effect], named: dict[str, str]) -> tuple[dict[str, Undo
     return undos, missing
 
 
-def _with_why(undone: UndoResult, missing: dict[str, str]) -> UndoResult:
+def _with_reason(undone: UndoResult, missing: dict[str, str]) -> UndoResult:
     if undone.is_unregistered and undone.tool in missing:
         return UndoResult(undone.key, undone.tool, undone.ended, missing[undone.tool])
     return undone

@@ -96,7 +96,7 @@ def fork(
     screen = Screen()
     state = pairs(changed, "--set", plain_value)
     answers = pairs(results, "--tool-result", plain_value)
-    named = _by_name(pairs(arguments, "--argument", plain_value))
+    named = _group_by_name(pairs(arguments, "--argument", plain_value))
     with target.write(make=False) as log:
         parent = known_run(log, run_id, log.point().cut)
         if child is not None and log.states([f"run/{child}"]):
@@ -108,7 +108,7 @@ def fork(
         error: Exception | None
         if confined:
             child = child or uuid4().hex
-            error = _confined(log, parent, child, name_for(log, parent, entry), changes)
+            error = _fork_confined(log, parent, child, name_for(log, parent, entry), changes)
         else:
             name, agent = agent_for(log, parent, entry)
             run = log.fork(
@@ -130,7 +130,7 @@ def fork(
         return status
 
 
-def _confined(log: AgentLog, parent: str, child: str, name: str, changes: dict[str, Any]) -> Departure | None:
+def _fork_confined(log: AgentLog, parent: str, child: str, name: str, changes: dict[str, Any]) -> Departure | None:
     try:
         log.fork_confined(parent, name, id=child, **changes)
     except Departure as departure:
@@ -138,7 +138,7 @@ def _confined(log: AgentLog, parent: str, child: str, name: str, changes: dict[s
     return None
 
 
-def _by_name(given: dict[str, Any]) -> dict[str, dict[str, Any]]:
+def _group_by_name(given: dict[str, Any]) -> dict[str, dict[str, Any]]:
     found: dict[str, dict[str, Any]] = {}
     for path, value in given.items():
         name, dot, key = path.rpartition(".")

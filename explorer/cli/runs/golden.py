@@ -222,7 +222,7 @@ def list_(places: tuple[Path, ...], as_json: bool) -> int:
     screen = Screen()
     goldens = [(path, read(path)) for path in _files(places)]
     if as_json:
-        screen.json([_listed(path, each) for path, each in goldens])
+        screen.json([_golden_json(path, each) for path, each in goldens])
         return 0
     rows = []
     for _, each in goldens:
@@ -288,7 +288,7 @@ def _verdict(golden: Golden, agent: str | None, *, confined: bool) -> CheckResul
         ) from error
 
 
-def _listed(path: Path, golden: Golden) -> dict[str, Any]:
+def _golden_json(path: Path, golden: Golden) -> dict[str, Any]:
     return {
         "name": golden.name, "file": str(path), "description": golden.description, "entry": golden.entry,
         "expect": list(golden.expect), "known_bad": golden.known_bad, "must_fail": golden.must_fail,

@@ -78,7 +78,7 @@ class Lines:
 
     def _call(self, call: Call) -> Iterator[tuple[str, str]]:
         if call.asked.kind == "decide":
-            yield "decided", self._decided(call.asked.request)
+            yield "decided", self._decision_line(call.asked.request)
             return
         answer = f"-> {self.answer(call)}  [{of_call(call, has_code=self._has_code)[0]}]"
         if call.asked.kind in OF_THE_PROCESS:
@@ -91,7 +91,7 @@ class Lines:
             yield "", f"try {retry.attempt} failed: {self.failure(retry.failure)}{wait}"
         yield "", answer
 
-    def _decided(self, decided: Plain) -> str:
+    def _decision_line(self, decided: Plain) -> str:
         """Format a decision as `refund: it was paid, of ["refund", "refuse"]`."""
         why, options = decided.get("why"), decided.get("options")
         among = f", of {self.value(options)}" if options else ""

@@ -191,7 +191,7 @@ def replay_all(
     runs = [name.removeprefix("run/") for name in rebuilt(log, ["run"]) or ()]
     every: list[ReplayOutcome | UnreplayedRun] = []
     with counting("replaying", len(runs), "runs") as advance:
-        for each in _replayed(log, runs, redact, times, alone=alone, confined=confined):
+        for each in _replay_runs(log, runs, redact, times, alone=alone, confined=confined):
             every.append(each)
             advance(1)
     done = [each for each in every if isinstance(each, ReplayOutcome)]
@@ -203,7 +203,7 @@ def replay_all(
     return 0 if all(each.is_same for each in done) and all(each.is_expired for each in left) else 1
 
 
-def _replayed(
+def _replay_runs(
     log: AgentLog, runs: list[str], redact: Redact | None, times: int, *, alone: bool, confined: bool
 ) -> Iterator[ReplayOutcome | UnreplayedRun]:
     for run in runs:

@@ -109,7 +109,7 @@ def runs(
     with target.read() as log:
         if indexed:
             query = RunsQuery(**{**wanted, "text": ""}, usage=usage, further=further, at=at)
-            found = _by_index(log, query, text, most)
+            found = _find_by_index(log, query, text, most)
         else:
             query = RunsQuery(**wanted, usage=usage, further=further, limit=most, search_steps=search_steps, at=at)
             found = query.find(log)
@@ -155,7 +155,7 @@ def _cells(row: RunRow, depth: int, known: UnendedRun | None) -> list[str]:
     ]
 
 
-def _by_index(log: AgentLog, query: RunsQuery, text: str, most: int | None) -> RunList:
+def _find_by_index(log: AgentLog, query: RunsQuery, text: str, most: int | None) -> RunList:
     """Return the runs in which the search index finds the words of a text.
 
     Raises:

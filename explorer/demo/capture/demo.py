@@ -52,7 +52,7 @@ def run(folder: Path | None) -> int:
     url = f"file:{where / 'log'}"
     environment = {**os.environ, "REFOLD_LOG": url, "OPENAI_API_KEY": "a-key-that-is-recorded-nowhere"}
     agent = (sys.executable, str(where / "agent.py"), ORDER)
-    recorded = _recorded(where, agent, environment)
+    recorded = _record_run(where, agent, environment)
     with open_log(url, read_only=True) as log:
         (row,) = log.runs()
         steps = log.recording(row.run).steps
@@ -69,7 +69,7 @@ def run(folder: Path | None) -> int:
     return 0 if is_right else 1
 
 
-def _recorded(where: Path, agent: Sequence[str], environment: Mapping[str, str]) -> str:
+def _record_run(where: Path, agent: Sequence[str], environment: Mapping[str, str]) -> str:
     with subprocess.Popen([sys.executable, str(where / "model.py")], stdout=subprocess.PIPE, text=True) as provider:
         try:
             assert provider.stdout is not None

@@ -68,7 +68,7 @@ def run(folder: Path | None, place: LogTarget) -> int:
     _refold(url, "agents", "logs", name)
     with LogTarget(url).read() as log:
         row = next((each for each in agents(log, time.time_ns() // 1000) if each.name == name), None)
-        healed = _healed(log, "" if row is None else row.run)
+        healed = _healing_of(log, "" if row is None else row.run)
     if healed is not None:
         click.echo("\nEach step of that is an observation, with its causes:")
         _refold(url, "why", f"healing/{healed.id}.status", "--depth", "1")
@@ -126,7 +126,7 @@ def _supervise(url: str, where: Path) -> int:
             raise
 
 
-def _healed(log: AgentLog, run: str) -> Healing | None:
+def _healing_of(log: AgentLog, run: str) -> Healing | None:
     """Return the attempt that healed a run or led to it; None if there is none."""
     return next((each for each in healings(log) if each.status == "healed" and each.healed_by == run), None)
 
