@@ -47,9 +47,9 @@ def main() -> int:
         elif moment == "started":
             _after(keeper.Keeper, "_start", lambda named: _die())
         elif moment == "started is said":
-            _after(keeper, "_say", lambda named: _die() if "started" in named else None)
+            _after(keeper, "_write_line", lambda named: _die() if "started" in named else None)
         elif moment:
-            _after(keeper, "_say", lambda named: _die() if "ended" in named else None, before=moment == "ended")
+            _after(keeper, "_write_line", lambda named: _die() if "ended" in named else None, before=moment == "ended")
         return run(self)
 
     keeper.Keeper.run = run_until  # type: ignore[method-assign]

@@ -139,7 +139,7 @@ def _slow(error: StorageError) -> int:
 
 def _wrap_sink(dying: Dying) -> None:
     """Also die before and after what a run writes in addition to its effects."""
-    for name in ("_step_begun", "_step_ended", "settle"):
+    for name in ("_observe_step_begin", "_observe_step_end", "settle"):
         write = getattr(LogSink, name)
 
         def wrapped(*arguments: Any, write: Any = write) -> Any:
