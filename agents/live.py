@@ -88,7 +88,7 @@ class LiveChildren:
                 f"one was asked of {url}"
             )
 
-    def begin(self, head: Recording, given: RunOptions, within: ChildAnswers, call: ChildCall) -> Run:
+    def begin(self, head: Recording, options: RunOptions, within: ChildAnswers, call: ChildCall) -> Run:
         """As Children."""
         parent = self._head
         head = msgspec.structs.replace(
@@ -96,7 +96,7 @@ class LiveChildren:
             started_at=self._runtime.now_micros(),
         )  # fmt: skip
         attempt = 1
-        if within.is_sought or given.is_named:
+        if within.is_sought or options.is_named:
             recorded = self._log.states([run_entity(head.run)]).get(run_entity(head.run))
             if recorded is not None:
                 within = self._already_begun(head, call, is_sought=within.is_sought)
@@ -106,7 +106,8 @@ class LiveChildren:
         if attempt > 1 and within.recording is not None:
             head = within.recording
         return self._live.child(
-            head, given, self._redacting(), within.answers, _from_the_beginning if given.has_task else self._start_of,
+            head, options, self._redacting(), within.answers,
+            _from_the_beginning if options.has_task else self._start_of,
             call, attempt, self._guard,
         )  # fmt: skip
 
@@ -254,7 +255,7 @@ class LiveRuns:
     def child(
         self,
         head: Recording,
-        given: RunOptions,
+        options: RunOptions,
         redact: RunRedactor,
         answers: Answers,
         start_of: StartOf,
@@ -266,7 +267,7 @@ class LiveRuns:
 
         Args:
             head: Its head; the recorded one if it is resumed.
-            given: The arguments with which the code began it.
+            options: The arguments with which the code began it.
             redact: Its redactor.
             answers: The answers of its calls.
             start_of: Where its effects may begin in each partition.
@@ -274,9 +275,9 @@ class LiveRuns:
             attempt: How often it was begun, including this time.
             guard: The parent's guard.
         """
-        shown = _child_shown(head, given, redact) if attempt == 1 else head
+        shown = _child_shown(head, options, redact) if attempt == 1 else head
         return self._run(
-            shown, given.entry, attempt, redact, answers, given.sample, strays=given.strays, start_of=start_of,
+            shown, options.entry, attempt, redact, answers, options.sample, strays=options.strays, start_of=start_of,
             given=msgspec.structs.replace(head, task=shown.task), call=call, guard=guard,
         )  # fmt: skip
 
@@ -480,11 +481,11 @@ def _redacted(head: Recording, redact: RunRedactor) -> Recording:
     )
 
 
-def _child_shown(head: Recording, given: RunOptions, redact: RunRedactor) -> Recording:
+def _child_shown(head: Recording, options: RunOptions, redact: RunRedactor) -> Recording:
     """Return the head of a nested run as it is recorded."""
     shown = _redacted(head, redact)
     # A task that was derived from the parent's reveals nothing, and must stay different for each child.
-    return shown if given.has_task else msgspec.structs.replace(shown, task=head.task)
+    return shown if options.has_task else msgspec.structs.replace(shown, task=head.task)
 
 
 def _reopened(step: Step) -> Step:

@@ -62,45 +62,46 @@ class CaptureSettings(NamedTuple):
 class Capture:
     """One capture. It has started when the constructor returns. url: of its proxy."""
 
-    def __init__(self, given: CaptureSettings, upstreams: Mapping[str, str]) -> None:
+    def __init__(self, settings: CaptureSettings, upstreams: Mapping[str, str]) -> None:
         """Start the capture. upstreams: as for Upstreams.
 
         Raises:
             InputError: An upstream is no URL, the policy asks a person, or the address cannot be used.
         """
-        if given.policy is not None:
-            require_no_question(given.policy)
+        if settings.policy is not None:
+            require_no_question(settings.policy)
         to = Upstreams(upstreams)
-        root = given.spool or spool_root(given.log_url, os.environ)
-        runtime = given.runtime or process_context()
-        spool = Spool(root, runtime, given.spool_bytes_max)
+        root = settings.spool or spool_root(settings.log_url, os.environ)
+        runtime = settings.runtime or process_context()
+        spool = Spool(root, runtime, settings.spool_bytes_max)
 
         def handling() -> CaptureHandler:
             proxy = Proxy(
-                to, spool, runtime.now_micros, silence_s=given.silence_s, guard=_guard(given, runtime.now_micros()),
+                to, spool, runtime.now_micros, silence_s=settings.silence_s,
+                guard=_guard(settings, runtime.now_micros()),
                 gate=given_gate(),
             )  # fmt: skip
-            if given.replaying is None:
+            if settings.replaying is None:
                 return proxy
-            return ForkingUpstream(given.replaying, proxy, _live(given), returns=bool(given.resumed))
+            return ForkingUpstream(settings.replaying, proxy, _live(settings), returns=bool(settings.resumed))
 
         try:
-            self._serving = LoopbackServer(handling, given.host, given.port)
+            self._serving = LoopbackServer(handling, settings.host, settings.port)
         except BaseException:
             spool.close()
             raise
         self.url = self._serving.url
         self._storing = SpoolDrain(
-            given.open_log,
+            settings.open_log,
             root,
             spool,
-            given.agent,
-            given.settings,
-            given.say,
+            settings.agent,
+            settings.settings,
+            settings.say,
             runtime,
-            given.redact,
-            given.parents,
-            resumed=given.resumed,
+            settings.redact,
+            settings.parents,
+            resumed=settings.resumed,
         )
 
     def close(self, closing_s: float) -> StoredExchanges:
@@ -116,25 +117,25 @@ class Capture:
         return self._storing.close(closing_s)
 
 
-def _live(given: CaptureSettings) -> Callable[[str], None]:
+def _live(settings: CaptureSettings) -> Callable[[str], None]:
     """Return what is done when the first request is forwarded that no recording answers."""
 
     def noted(why: str) -> None:
-        if given.resumed and given.replaying is not None:
-            given.settings["resumed"] = {
-                "run": given.resumed, "answered": given.replaying.served, "forwarded": why[:WHY_MAX],
+        if settings.resumed and settings.replaying is not None:
+            settings.settings["resumed"] = {
+                "run": settings.resumed, "answered": settings.replaying.served, "forwarded": why[:WHY_MAX],
             }  # fmt: skip
-        given.say(why)
+        settings.say(why)
 
     return noted
 
 
-def _guard(given: CaptureSettings, now: int) -> ProxyGuard | None:
+def _guard(settings: CaptureSettings, now: int) -> ProxyGuard | None:
     """Return the guard of a capture. now: microseconds."""
-    if given.policy is None:
+    if settings.policy is None:
         return None
-    resumed = given.parents if given.resumed else ()
-    guard = ProxyGuard(given.policy, min((each.started_at for each in resumed), default=now))
+    resumed = settings.parents if settings.resumed else ()
+    guard = ProxyGuard(settings.policy, min((each.started_at for each in resumed), default=now))
     guard.count(each.call for each in exchanges_in(resumed))
     return guard
 

@@ -47,7 +47,7 @@ _posts = itertools.count(1)
 class McpHttpTee:
     """A tee. It is running when the constructor returns. url: what the client is given in place of the server's."""
 
-    def __init__(self, given: CaptureSettings, url: str) -> None:
+    def __init__(self, settings: CaptureSettings, url: str) -> None:
         """Start the tee.
 
         Raises:
@@ -55,9 +55,9 @@ class McpHttpTee:
         """
         Upstreams({"": url})  # refuses what is no address of HTTP
         parts = urlsplit(url)
-        runtime = given.runtime or process_context()
-        root = (given.spool or spool_root(given.log_url, os.environ)) / FOLDER
-        spool = Spool(root, runtime, given.spool_bytes_max)
+        runtime = settings.runtime or process_context()
+        root = (settings.spool or spool_root(settings.log_url, os.environ)) / FOLDER
+        spool = Spool(root, runtime, settings.spool_bytes_max)
         self._wire = wire = McpWire(spool, runtime.now_micros)
         upstreams = Upstreams({"": f"{parts.scheme}://{parts.netloc}"})
 
@@ -65,13 +65,21 @@ class McpHttpTee:
             return Proxy(upstreams, spool, runtime.now_micros, copying=partial(McpExchange.begun, wire))
 
         try:
-            self._serving = LoopbackServer(handling, given.host, given.port)
+            self._serving = LoopbackServer(handling, settings.host, settings.port)
         except BaseException:
             spool.close()
             raise
         self.url = self._serving.url + parts.path
         self._storing = SpoolDrain(
-            given.open_log, root, spool, given.agent, given.settings, given.say, runtime, given.redact, sessions=McpRuns
+            settings.open_log,
+            root,
+            spool,
+            settings.agent,
+            settings.settings,
+            settings.say,
+            runtime,
+            settings.redact,
+            sessions=McpRuns,
         )
 
     def close(self, closing_s: float) -> StoredExchanges:

@@ -31,13 +31,21 @@ _STDIN, _STDOUT = 0, 1
 class McpTee:
     """One session's capture. It has started when the constructor returns."""
 
-    def __init__(self, given: CaptureSettings) -> None:
-        runtime = given.runtime or process_context()
-        root = (given.spool or spool_root(given.log_url, os.environ)) / FOLDER
-        spool = Spool(root, runtime, given.spool_bytes_max)
+    def __init__(self, settings: CaptureSettings) -> None:
+        runtime = settings.runtime or process_context()
+        root = (settings.spool or spool_root(settings.log_url, os.environ)) / FOLDER
+        spool = Spool(root, runtime, settings.spool_bytes_max)
         self._wire = McpWire(spool, runtime.now_micros)
         self._storing = SpoolDrain(
-            given.open_log, root, spool, given.agent, given.settings, given.say, runtime, given.redact, sessions=McpRuns
+            settings.open_log,
+            root,
+            spool,
+            settings.agent,
+            settings.settings,
+            settings.say,
+            runtime,
+            settings.redact,
+            sessions=McpRuns,
         )
 
     def run(self, arguments: Sequence[str], environment: Mapping[str, str]) -> int:

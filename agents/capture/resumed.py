@@ -35,11 +35,11 @@ from refold.avro.errors import InputError, NotAnswerable
 from refold.streams.open import process_context
 
 
-def resuming(given: CaptureSettings, run: str, closing_s: float) -> CaptureSettings:
+def resuming(settings: CaptureSettings, run: str, closing_s: float) -> CaptureSettings:
     """Return the settings of a capture that goes on from what was captured under an id.
 
     Args:
-        given: The settings of a new capture.
+        settings: The settings of a new capture.
         run: The id. Nothing may be captured under it yet.
         closing_s: How long the log may take to store what killed captures left, seconds.
 
@@ -47,37 +47,39 @@ def resuming(given: CaptureSettings, run: str, closing_s: float) -> CaptureSetti
         InputError: The runs were captured through a redactor, and none is given.
         StorageError: The log cannot be read.
     """
-    _store_pending(given, run, closing_s)
-    log = given.open_log()
+    _store_pending(settings, run, closing_s)
+    log = settings.open_log()
     try:
-        recordings = _recordings(log, given, run)
-        redact = None if given.redact is None else log.capturing(given.redact).redactor()
+        recordings = _recordings(log, settings, run)
+        redact = None if settings.redact is None else log.capturing(settings.redact).redactor()
     finally:
         log.close()
-    if given.redact is None and any(each.redacted for each in recordings):
+    if settings.redact is None and any(each.redacted for each in recordings):
         raise InputError(f"run {run} was captured through a redactor, and what follows would not be: give --redact")
     replaying = RecordedUpstream(recordings, redact, is_held=_is_answered)
-    return given._replace(parents=recordings, replaying=replaying, resumed=run)
+    return settings._replace(parents=recordings, replaying=replaying, resumed=run)
 
 
-def _store_pending(given: CaptureSettings, run: str, closing_s: float) -> None:
+def _store_pending(settings: CaptureSettings, run: str, closing_s: float) -> None:
     """Step 1."""
-    runtime = given.runtime or process_context()
-    root = given.spool or spool_root(given.log_url, os.environ)
+    runtime = settings.runtime or process_context()
+    root = settings.spool or spool_root(settings.log_url, os.environ)
     if not any(free_folders(root, root)):
         return
-    spool = Spool(root, runtime, given.spool_bytes_max)
+    spool = Spool(root, runtime, settings.spool_bytes_max)
     SpoolDrain(
-        given.open_log, root, spool, given.agent, given.settings, given.say, runtime, given.redact, resumed=run
+        settings.open_log, root, spool, settings.agent, settings.settings, settings.say, runtime, settings.redact,
+        resumed=run
     ).close(closing_s)  # fmt: skip
 
 
-def _recordings(log: AgentLog, given: CaptureSettings, run: str) -> list[Recording]:
+def _recordings(log: AgentLog, settings: CaptureSettings, run: str) -> list[Recording]:
     """Steps 2 and 3."""
     if not log.states([f"run/{run}"]):
         return []
     Sessions(
-        log, log.capturing(given.redact), given.agent, (), given.settings, is_redacting=is_redacting(given.redact),
+        log, log.capturing(settings.redact), settings.agent, (), settings.settings,
+        is_redacting=is_redacting(settings.redact),
         resumed=run,
     ).end()  # fmt: skip
     found = []

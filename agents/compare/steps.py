@@ -322,15 +322,15 @@ def _answer_of(call: Call, exact: bool) -> Plain:
     return {key: value for key, value in call.answer.items() if key not in left_out}
 
 
-def request_key(asked: RecordedRequest, names: Renaming | None = None) -> str:
+def request_key(request: RecordedRequest, names: Renaming | None = None) -> str:
     """Return a text that is the same for equal requests.
 
     Args:
         names: If given, values are renamed to the other run's.
     """
     if names is None:
-        return asked.hash
-    return replace(asked, request=names.of(asked.request), found_by=names.of(asked.found_by)).hash
+        return request.hash
+    return replace(request, request=names.of(request.request), found_by=names.of(request.found_by)).hash
 
 
 def call_tree(call: Call) -> Plain:

@@ -72,7 +72,7 @@ class JournalChildren:
     def require_log(self, url: str) -> None:
         """Accept any log: a confined process reaches none."""
 
-    def begin(self, head: Recording, given: RunOptions, within: ChildAnswers, call: ChildCall) -> Run:
+    def begin(self, head: Recording, options: RunOptions, within: ChildAnswers, call: ChildCall) -> Run:
         """As Children. A nested run that ended before the fork is created in memory."""
         if within.is_whole and within.recording is not None:
             redact = self._redact if within.recording.redacted else None
@@ -82,10 +82,10 @@ class JournalChildren:
             head, kind=head.kind or parent.kind, user=head.user or parent.user, redacted=parent.redacted,
             started_at=self._chance.now_micros(),
         )  # fmt: skip
-        self._say(ChildBegun(head, given))
+        self._say(ChildBegun(head, options))
         return Run(
             head, answers=within.answers, sink=JournalSink(lambda line: self._say(OfChild(head.run, line))),
-            backend=Reading(self._fields), redact=self._redact, chance=self._chance, strays=given.strays,
+            backend=Reading(self._fields), redact=self._redact, chance=self._chance, strays=options.strays,
             children=JournalChildren(head, self._say, self._fields, self._redact, self._chance), call=call,
         )  # fmt: skip
 

@@ -105,16 +105,16 @@ class JournalSink(RunSink):
         """Written at once."""
         self._say(StepBegun(number, name, attempt, at))
 
-    def call_ended(self, made: PendingCall) -> None:
+    def call_ended(self, call: PendingCall) -> None:
         """Do nothing: the call is written when its step ends, because a killed fork keeps only whole steps."""
 
-    def attempt_failed(self, number: int, made: PendingAttempt) -> None:
+    def attempt_failed(self, number: int, attempt: PendingAttempt) -> None:
         """Written at once."""
-        self._say(AttemptFailed(number, made))
+        self._say(AttemptFailed(number, attempt))
 
-    def step_ended(self, made: PendingStep) -> None:
+    def step_ended(self, step: PendingStep) -> None:
         """Written at once."""
-        self._say(StepEnded(made))
+        self._say(StepEnded(step))
 
     def taken(self, step: Step, state: Plain) -> None:
         """Written at once."""

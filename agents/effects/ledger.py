@@ -90,22 +90,22 @@ def settle(
     return book.read(key, standing)
 
 
-def require_unknown(key: str, standing: EffectState, now_micros: int) -> Claim:
+def require_unknown(key: str, state: EffectState, now_micros: int) -> Claim:
     """Return the claim whose result is not known.
 
     Args:
         key: The effect's key, for the error.
-        standing: The effect's state.
+        state: The effect's state.
         now_micros: The time, microseconds.
 
     Raises:
         InputError: There is none, or its lease is not over.
     """
-    if not standing.status:
+    if not state.status:
         raise InputError(f"effect {key}: no such effect is recorded; `refold effects list` shows the keys")
-    claim = standing.holder
+    claim = state.holder
     if claim is None:
-        raise InputError(f"effect {key}: it is {standing.status}, so it needs no settling")
+        raise InputError(f"effect {key}: it is {state.status}, so it needs no settling")
     if not claim.is_unknown and claim.until > now_micros:
         raise InputError(f"effect {key}: run {claim.run} may still be carrying it out; unless it records the result, "
                          f"it, settle it after {time_text(claim.until)}")  # fmt: skip

@@ -144,16 +144,16 @@ def _standings(log: Log, names: list[str], offsets: Mapping[int, int]) -> Iterat
         yield from found.items()
 
 
-def _effect(view: EntityView, standing: EffectState | None, now_micros: int) -> Effect:
+def _effect(view: EntityView, state: EffectState | None, now_micros: int) -> Effect:
     fields = view.fields
     claims: Mapping[str, str] = fields.get("claims") or {}
     token, done = _token(fields, claims)
     status = _closed_status(claims) or fields.get("status", "unknown")
     until = 0
-    if standing is not None:
-        status = standing.status or status
-        if standing.holder is not None:
-            token, until = standing.holder.token, standing.holder.until
+    if state is not None:
+        status = state.status or status
+        if state.holder is not None:
+            token, until = state.holder.token, state.holder.until
             if status == "intended" and until <= now_micros:
                 status = "unknown"
     runs = _runs(token, done)

@@ -116,16 +116,16 @@ class Protocol:
             send: Carries it out; called with the key.
             terms: How it may be tried.
         """
-        standing: EffectState = yield Logged(partial(self._book.read, order.key))
+        state: EffectState = yield Logged(partial(self._book.read, order.key))
         cause: Exception | None = None
         causes: dict[str, Exception | None] = {}
         patience, poll_s = LeaseWait(self._now_micros), POLL_S
-        while standing.done is None:
-            claim = standing.holder
+        while state.done is None:
+            claim = state.holder
             if claim is None:
-                yield from self._require_another(order.key, standing, terms, cause)
-                yield from self._back_off(standing)
-                outcome = yield from self._attempt(order, send, terms, standing)
+                yield from self._require_another(order.key, state, terms, cause)
+                yield from self._back_off(state)
+                outcome = yield from self._attempt(order, send, terms, state)
                 if outcome.has_result:
                     return outcome.result
                 cause = outcome.error or cause
@@ -137,8 +137,8 @@ class Protocol:
             else:
                 yield Wait(max(0.0, min(poll_s, patience.left_s(claim))))
                 poll_s = min(poll_s * 2, POLL_S_MAX)
-            standing = yield Logged(partial(self._book.read, order.key, standing))
-        return (yield Logged(partial(self._book.result, order.key, standing.done.result)))
+            state = yield Logged(partial(self._book.read, order.key, state))
+        return (yield Logged(partial(self._book.result, order.key, state.done.result)))
 
     def _is_given_up(self, order: Order, claim: Claim, patience: LeaseWait) -> bool:
         """Step 2b."""
@@ -176,39 +176,39 @@ class Protocol:
 
     # 3
 
-    def _require_another(self, key: str, standing: EffectState, terms: Terms, cause: Exception | None) -> Steps:
+    def _require_another(self, key: str, state: EffectState, terms: Terms, cause: Exception | None) -> Steps:
         """Raise if it may not be tried again."""
-        failed = standing.failed
-        if failed is None or (standing.failures < terms.attempts_max and failed.is_retryable):
+        failed = state.failed
+        if failed is None or (state.failures < terms.attempts_max and failed.is_retryable):
             return
         message = yield Logged(partial(self._book.opened, key, "error", failed.error.get("message") or ""))
-        raise EffectFailed(key, standing.attempts, failed.error.get("exception") or "an error", message) from cause
+        raise EffectFailed(key, state.attempts, failed.error.get("exception") or "an error", message) from cause
 
-    def _back_off(self, standing: EffectState) -> Steps:
+    def _back_off(self, state: EffectState) -> Steps:
         """Wait for the rest of the last failed attempt's backoff."""
-        if standing.failed is not None and standing.failures:
-            left_ms = standing.failed.backoff_ms - max(0, self._now_micros() - standing.failed.at) / 1000
+        if state.failed is not None and state.failures:
+            left_ms = state.failed.backoff_ms - max(0, self._now_micros() - state.failed.at) / 1000
             if left_ms > 0:
                 yield Wait(left_ms / 1000)
 
     # 4 to 6
 
-    def _attempt(self, order: Order, send: Callable[[str], Any], terms: Terms, standing: EffectState) -> Steps:
+    def _attempt(self, order: Order, send: Callable[[str], Any], terms: Terms, state: EffectState) -> Steps:
         """Claim, send, and record the result. Returns an Outcome."""
         token = token_of(order.run, self._new_token())
         intended_at = self._now_micros()
         try:
             self._in_hand.add(token)
             try:
-                own = yield Logged(partial(self._record_intent, order, token, intended_at, terms, standing))
-                while token not in standing.tokens and not self._is_late(intended_at, terms):
-                    standing = yield Logged(partial(self._book.read, order.key, standing, own))
+                own = yield Logged(partial(self._record_intent, order, token, intended_at, terms, state))
+                while token not in state.tokens and not self._is_late(intended_at, terms):
+                    state = yield Logged(partial(self._book.read, order.key, state, own))
             except (GeneratorExit, InputError):  # killed or refused, so nothing was recorded
                 raise
             except BaseException:  # the record may still reach the log, but nothing was sent
                 yield from self._release(order, token)
                 raise
-            if token in standing.tokens and (standing.holder is None or standing.holder.token != token):
+            if token in state.tokens and (state.holder is None or state.holder.token != token):
                 yield from self._release(order, token)
                 return Outcome()
             if self._is_late(intended_at, terms):
@@ -217,14 +217,14 @@ class Protocol:
                     f"effect {order.key}: nothing was sent, because the log took too long to store the claim for its "
                     f"lease of {terms.lease_s:g} s; try again, or give the tool a longer lease_s"
                 )
-            return (yield from self._send(order, send, terms, token, standing))
+            return (yield from self._send(order, send, terms, token, state))
         finally:
             self._in_hand.discard(token)
 
     def _is_late(self, intended_at: int, terms: Terms) -> bool:
         return self._now_micros() - intended_at > terms.lease_ms * 500
 
-    def _send(self, order: Order, send: Callable[[str], Any], terms: Terms, token: str, standing: EffectState) -> Steps:
+    def _send(self, order: Order, send: Callable[[str], Any], terms: Terms, token: str, state: EffectState) -> Steps:
         """Do step 6; return an Outcome."""
         sent_at = self._now_micros()
         try:
@@ -233,9 +233,9 @@ class Protocol:
             raise
         except terms.not_done as error:
             retryable = error.retryable if isinstance(error, NotDone) else True
-            is_last = standing.failures + 1 >= terms.attempts_max or not retryable
+            is_last = state.failures + 1 >= terms.attempts_max or not retryable
             said = {**_error_fields(error), "retryable": retryable}
-            yield Logged(partial(self._record_failed, order, token, terms, said, standing, is_last=is_last))
+            yield Logged(partial(self._record_failed, order, token, terms, said, state, is_last=is_last))
             if is_last or not isinstance(error, Exception):
                 raise
             return Outcome(error=error)
@@ -246,17 +246,17 @@ class Protocol:
             return Outcome(error=error, unknown=token)
         done = answer if isinstance(answer, Done) else Done(answer)
         times = {"sent_at": sent_at, "duration_ms": (self._now_micros() - sent_at) / 1000}
-        result = yield Logged(partial(self._record_done, order, token, done, times, standing))
+        result = yield Logged(partial(self._record_done, order, token, done, times, state))
         return Outcome(has_result=True, result=result)
 
     # Recording
 
-    def _record_intent(self, order: Order, token: str, at: int, terms: Terms, standing: EffectState) -> OwnEntry:
+    def _record_intent(self, order: Order, token: str, at: int, terms: Terms, state: EffectState) -> OwnEntry:
         said: dict[str, Any] = {
             "claims": {token: "intended"}, "token": token, "status": "intended", "intended_at": at,
-            "lease_ms": terms.lease_ms, "attempts": standing.attempts + 1,
+            "lease_ms": terms.lease_ms, "attempts": state.attempts + 1,
         }  # fmt: skip
-        if not standing.tokens:
+        if not state.tokens:
             given = {"agent": order.agent, "run": order.run, "step": order.step, "forked_from": order.forked_from,
                      "compensates": order.compensates}  # fmt: skip
             said |= {
@@ -265,7 +265,7 @@ class Protocol:
                 **{name: value for name, value in given.items() if value},
                 **({"compensation": {"undo": order.undo}} if order.undo else {}),
             }  # fmt: skip
-        return self._book.say(order, said, cleared=("settled_at",) if standing.is_settled else ())
+        return self._book.say(order, said, cleared=("settled_at",) if state.is_settled else ())
 
     def _release(self, order: Order, token: str, **more: str) -> Steps:
         """Release a claim under which nothing was sent; best effort, because the log may be unavailable."""
@@ -300,20 +300,18 @@ class Protocol:
             said = {"exception": "NotDone", "message": "its probe found that it did not take place"}
             self._record_failed(order, token, terms, said, standing, reconciled_by=PROBE)
 
-    def _record_failed(self, order: Order, token: str, terms: Terms, error: Mapping[str, Any], standing: EffectState, *,
+    def _record_failed(self, order: Order, token: str, terms: Terms, error: Mapping[str, Any], state: EffectState, *,
                     is_last: bool = False, **more: str) -> None:  # fmt: skip
         said = self._error(order, error)
-        backoff_ms = 0 if is_last else terms.backoff_after(standing.failures + 1)
-        retry = {"attempt": standing.attempts, "at": said["at"], "backoff_ms": backoff_ms, "error": said["message"]}
+        backoff_ms = 0 if is_last else terms.backoff_after(state.failures + 1)
+        retry = {"attempt": state.attempts, "at": said["at"], "backoff_ms": backoff_ms, "error": said["message"]}
         patch: dict[str, Any] = {"claims": {token: "failed"}, "token": token, "status": "failed", "error": said,
                                  "retries": [retry], **more}  # fmt: skip
         if is_last:
             patch["settled_at"] = said["at"]
         self._book.say(order, patch)
 
-    def _record_done(
-        self, order: Order, token: str, done: Done, more: Mapping[str, Any], standing: EffectState
-    ) -> Plain:
+    def _record_done(self, order: Order, token: str, done: Done, more: Mapping[str, Any], state: EffectState) -> Plain:
         """Record `done`, durably, and return the result as it was recorded.
 
         The error of an earlier attempt is cleared, because the effect took place.
@@ -328,13 +326,13 @@ class Protocol:
                 said["receipt"] = self._book.sealed(order, "receipt", self._book.redacted(order, done.receipt))
             sealed, kept = self._book.sealed_result(order, done.result)
             result = {"result": sealed, "result_type": "application/json"}
-            self._book.say(order, {**said, **result}, priority=DONE_PRIORITY, cleared=standing.disproved)
+            self._book.say(order, {**said, **result}, priority=DONE_PRIORITY, cleared=state.disproved)
             return kept
         except StorageError:
             raise
         except Exception as error:  # not JSON, too large, or refused by the redactor; the effect took place
             said.pop("receipt", None)
-            self._book.say(order, said, priority=DONE_PRIORITY, cleared=standing.disproved)
+            self._book.say(order, said, priority=DONE_PRIORITY, cleared=state.disproved)
             raise ResultNotKept(order.key, str(error)) from error
 
     def _error(self, order: Order, error: Mapping[str, Any]) -> dict[str, Any]:

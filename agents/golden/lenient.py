@@ -35,26 +35,26 @@ class LenientAnswers(Replayer):
         self._require()
         return ()
 
-    def _replacement_call(self, asked: RecordedRequest) -> Call | None:
-        made_up = super()._replacement_call(asked)
+    def _replacement_call(self, request: RecordedRequest) -> Call | None:
+        made_up = super()._replacement_call(request)
         if made_up is not None:
             return made_up
-        if asked.kind == "run":
-            return self._replacement_run(asked)
-        same = self._recorded.same(asked)
+        if request.kind == "run":
+            return self._replacement_run(request)
+        same = self._recorded.same(request)
         if same:
             return same[-1].call
-        if asked.kind in ("tool", "model") and asked.name in self._answers:
-            return Call(asked=asked, answer=self._answers[asked.name], source="recorded")
-        return Call(asked=asked, answer=asked.hash, source="recorded") if asked.kind == "observe" else None
+        if request.kind in ("tool", "model") and request.name in self._answers:
+            return Call(asked=request, answer=self._answers[request.name], source="recorded")
+        return Call(asked=request, answer=request.hash, source="recorded") if request.kind == "observe" else None
 
-    def _replacement_run(self, asked: RecordedRequest) -> Call | None:
+    def _replacement_run(self, request: RecordedRequest) -> Call | None:
         """Return the recorded nested run with this input, else the first of that agent that did not answer yet."""
-        same = self._recorded.same(asked)
+        same = self._recorded.same(request)
         if same:
             return same[-1].call
         runs = [(at, served) for at, served in self._recorded.all() if at.call.asked.kind == "run"]
-        named = [(at, served) for at, served in runs if at.call.asked.name == asked.name]
+        named = [(at, served) for at, served in runs if at.call.asked.name == request.name]
         free = [at for at, served in named if not served] or [at for at, _ in named]
         return free[0].call if free else None
 

@@ -59,13 +59,13 @@ class ApprovalNeeded(RefoldError):
         return found[1] if found else ""
 
 
-def decide(policy: Policy, facts: RunFacts, asked: RecordedRequest) -> PolicyDecision | None:
+def decide(policy: Policy, facts: RunFacts, request: RecordedRequest) -> PolicyDecision | None:
     """Return the decision on a call.
 
     Args:
         policy: The policy.
         facts: The facts of the run before the call.
-        asked: The call, as it is recorded.
+        request: The call, as it is recorded.
 
     Returns:
         The decision; None if no rule applies, so the call is allowed.
@@ -73,28 +73,28 @@ def decide(policy: Policy, facts: RunFacts, asked: RecordedRequest) -> PolicyDec
     Raises:
         InputError: The policy names a function that is not registered.
     """
-    if asked.kind not in DECIDED_ON:
+    if request.kind not in DECIDED_ON:
         return None
-    decision = _decide_by_rule(policy, facts, asked)
+    decision = _decide_by_rule(policy, facts, request)
     if decision is not None and decision.action == "deny":
         return decision
-    return _decide_by_budget(policy, facts, asked) or _decide_by_loop(policy, facts, asked) or decision
+    return _decide_by_budget(policy, facts, request) or _decide_by_loop(policy, facts, request) or decision
 
 
-def _decide_by_rule(policy: Policy, facts: RunFacts, asked: RecordedRequest) -> PolicyDecision | None:
-    arguments = arguments_of(asked) if policy.rule else None
+def _decide_by_rule(policy: Policy, facts: RunFacts, request: RecordedRequest) -> PolicyDecision | None:
+    arguments = arguments_of(request) if policy.rule else None
     for rule in policy.rule:
         if rule.function:
-            why = rule_named(rule.function)(facts, asked)
+            why = rule_named(rule.function)(facts, request)
         else:
-            why = rule.matches(asked.kind, asked.name, arguments)
+            why = rule.matches(request.kind, request.name, arguments)
         if why is not None:
             why = rule.why or why or "the rule matches each such call"
             return PolicyDecision(rule.action, policy.name, rule.name, why, expires_s=rule.expires_s)
     return None
 
 
-def _decide_by_budget(policy: Policy, facts: RunFacts, asked: RecordedRequest) -> PolicyDecision | None:
+def _decide_by_budget(policy: Policy, facts: RunFacts, request: RecordedRequest) -> PolicyDecision | None:
     """Check the budgets.
 
     Counts of calls may reach the budget but not exceed it. Tokens, cost and time are known only after a call, so the
@@ -102,7 +102,7 @@ def _decide_by_budget(policy: Policy, facts: RunFacts, asked: RecordedRequest) -
     so it counts as used up.
     """
     for name, limit in policy.budget.limits.items():
-        if not _is_about(name, asked):
+        if not _is_about(name, request):
             continue
         used = getattr(facts, name)
         if name == "cost_usd" and facts.unpriced:
@@ -113,19 +113,21 @@ def _decide_by_budget(policy: Policy, facts: RunFacts, asked: RecordedRequest) -
     return None
 
 
-def _is_about(budget: str, asked: RecordedRequest) -> bool:
+def _is_about(budget: str, request: RecordedRequest) -> bool:
     if budget == "tool_calls":
-        return asked.kind == "tool"
+        return request.kind == "tool"
     if budget == "write_calls":
-        return asked.effect == "write"
-    return budget not in ("model_calls", "tokens", "input_tokens", "output_tokens", "cost_usd") or asked.kind == "model"
+        return request.effect == "write"
+    return (
+        budget not in ("model_calls", "tokens", "input_tokens", "output_tokens", "cost_usd") or request.kind == "model"
+    )
 
 
-def _decide_by_loop(policy: Policy, facts: RunFacts, asked: RecordedRequest) -> PolicyDecision | None:
+def _decide_by_loop(policy: Policy, facts: RunFacts, request: RecordedRequest) -> PolicyDecision | None:
     loop = policy.loop
-    if loop is None or any(matches(asked.name, pattern) for pattern in loop.but):
+    if loop is None or any(matches(request.name, pattern) for pattern in loop.but):
         return None
-    circle = facts.circle(asked)
+    circle = facts.circle(request)
     if not circle:
         return None
     calls = len(circle) // loop.repeats

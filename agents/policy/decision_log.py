@@ -82,38 +82,39 @@ class DecisionLog:
         self._seq = seq
         self._seal = seal
 
-    def deny(self, decision: PolicyDecision, asked: RecordedRequest, number: int, now: int) -> None:
+    def deny(self, decision: PolicyDecision, request: RecordedRequest, number: int, now: int) -> None:
         """Observe a denial. It holds none of the call's arguments.
 
         Args:
             decision: The denial.
-            asked: The call.
+            request: The call.
             number: The number of the step.
             now: The time, microseconds.
         """
         step = f"{self._head.run}#{number}"
-        patch = denial_patch(decision, asked, step, now)
-        self._observe(denial_entity(step, asked), patch, number)
+        patch = denial_patch(decision, request, step, now)
+        self._observe(denial_entity(step, request), patch, number)
 
-    def ask(self, decision: PolicyDecision, asked: RecordedRequest, question: str, number: int, now: int) -> None:
+    def ask(self, decision: PolicyDecision, request: RecordedRequest, question: str, number: int, now: int) -> None:
         """Observe a question to a person.
 
         Args:
             decision: The decision to ask.
-            asked: The call.
+            request: The call.
             question: The question's id, from `question_id`.
             number: The number of the step.
             now: The time, microseconds.
         """
         entity = _KIND + question
         patch = {
-            "tool": asked.name, "agent": self._head.agent, "run": self._head.run, "step": f"{self._head.run}#{number}",
-            "inputs": self._seal(entity, "inputs", arguments_of(asked)), "status": "awaiting_approval",
+            "tool": request.name, "agent": self._head.agent, "run": self._head.run,
+            "step": f"{self._head.run}#{number}",
+            "inputs": self._seal(entity, "inputs", arguments_of(request)), "status": "awaiting_approval",
             "approval": {"decision": "requested", "by": _authority(decision), "at": now, "reason": decision.why},
             "started_at": now, "expires_at": now + int(min(decision.expires_s * 1e6, _LONGEST)),
         }  # fmt: skip
-        if asked.effect:
-            patch["effect"] = asked.effect
+        if request.effect:
+            patch["effect"] = request.effect
         self._observe(entity, patch, number)
 
     def approval(self, question: str) -> Approval | None:
@@ -126,26 +127,26 @@ class DecisionLog:
         self._log.observe(entity, patch, source=source, causes=(self._sink.last,))
 
 
-def denial_entity(step: str, asked: RecordedRequest) -> str:
+def denial_entity(step: str, request: RecordedRequest) -> str:
     """Return the entity of the denial of a call.
 
     Args:
         step: The call's step, as RUN#NUMBER.
     """
-    return f"audit_event/{step}.{asked.hash[:_DIGITS]}"
+    return f"audit_event/{step}.{request.hash[:_DIGITS]}"
 
 
-def denial_patch(decision: PolicyDecision, asked: RecordedRequest, step: str, now: int) -> dict[str, Any]:
+def denial_patch(decision: PolicyDecision, request: RecordedRequest, step: str, now: int) -> dict[str, Any]:
     """Return the observation of a denial. It holds none of the call's arguments.
 
     Args:
         decision: The denial.
-        asked: The call.
+        request: The call.
         step: The call's step, as RUN#NUMBER.
         now: The time, microseconds.
     """
     details = {
-        "policy": decision.policy, "rule": decision.rule, "call": title_of(asked), "request_hash": asked.hash,
+        "policy": decision.policy, "rule": decision.rule, "call": title_of(request), "request_hash": request.hash,
         "evidence": list(decision.evidence),
     }  # fmt: skip
     return {
@@ -155,9 +156,9 @@ def denial_patch(decision: PolicyDecision, asked: RecordedRequest, step: str, no
     }  # fmt: skip
 
 
-def question_id(run: str, number: int, asked: RecordedRequest, nth: int) -> str:
+def question_id(run: str, number: int, request: RecordedRequest, nth: int) -> str:
     """Return the id of a question about the n-th call of this kind in a step, n from 1."""
-    return f"{run}#{number}.{asked.hash[:_DIGITS]}.{nth}"
+    return f"{run}#{number}.{request.hash[:_DIGITS]}.{nth}"
 
 
 def approval_of(log: Log, question: str) -> Approval | None:

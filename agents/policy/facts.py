@@ -124,25 +124,25 @@ class RunFacts:
         """Input and output tokens together."""
         return self.input_tokens + self.output_tokens
 
-    def circle(self, asked: RecordedRequest) -> list[AnsweredCall]:
+    def circle(self, request: RecordedRequest) -> list[AnsweredCall]:
         """Return the calls of the cycle that a tool call would continue; empty if it continues none."""
-        return [] if self._loops is None or asked.kind != "tool" else self._loops.circle(asked.hash)
+        return [] if self._loops is None or request.kind != "tool" else self._loops.circle(request.hash)
 
-    def begin(self, asked: RecordedRequest, step: str) -> None:
+    def begin(self, request: RecordedRequest, step: str) -> None:
         """Count the begin of a call.
 
         Args:
             step: The call's step, as RUN#NUMBER.
         """
-        if asked.kind not in DECIDED_ON:
+        if request.kind not in DECIDED_ON:
             return
         self.calls += 1
         self._steps.add(step)
-        if asked.kind == "model":
+        if request.kind == "model":
             self.model_calls += 1
         else:
             self.tool_calls += 1
-            self.write_calls += asked.effect == "write"
+            self.write_calls += request.effect == "write"
 
     def end(self, call: Call, step: str) -> None:
         """Count the end of a call, of any kind.
@@ -179,16 +179,16 @@ def result_hash(answer: Plain, failure: Failure | None) -> str:
     return hashlib.sha256(msgspec.json.encode(tree, order="sorted")).hexdigest()
 
 
-def title_of(asked: RecordedRequest) -> str:
+def title_of(request: RecordedRequest) -> str:
     """Return how decisions name a call, such as `tool refund`."""
-    return f"{asked.kind} {asked.name}"
+    return f"{request.kind} {request.name}"
 
 
-def arguments_of(asked: RecordedRequest) -> Plain:
+def arguments_of(request: RecordedRequest) -> Plain:
     """Return a call's arguments by name: a tool's or a model's keyword arguments, or the JSON of an exchange."""
-    if is_exchange(asked.request):
-        return json_exchange(asked.request, None)[0]
-    if not isinstance(asked.request, Mapping):
+    if is_exchange(request.request):
+        return json_exchange(request.request, None)[0]
+    if not isinstance(request.request, Mapping):
         return {}
-    by_place = {str(place): value for place, value in enumerate(asked.request.get("args", ()))}
-    return {**by_place, **asked.request.get("kwargs", {})}
+    by_place = {str(place): value for place, value in enumerate(request.request.get("args", ()))}
+    return {**by_place, **request.request.get("kwargs", {})}

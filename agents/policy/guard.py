@@ -66,11 +66,11 @@ class Guard:
         self._facts = RunFacts(policy, started_at)
         self._lock = threading.Lock()
 
-    def decide(self, asked: RecordedRequest, step: str, *, is_approved: bool = False) -> PolicyDecision | None:
+    def decide(self, request: RecordedRequest, step: str, *, is_approved: bool = False) -> PolicyDecision | None:
         """Decide on a call that is about to be made, and count it if it is allowed.
 
         Args:
-            asked: The call.
+            request: The call.
             step: Its step, as RUN#NUMBER.
             is_approved: Whether a person approved it, so that a rule that asks allows it.
 
@@ -78,13 +78,13 @@ class Guard:
             The denial or the question; None if the call is allowed.
         """
         with self._lock:
-            decision = decide(self.policy, self._facts, asked)
+            decision = decide(self.policy, self._facts, request)
             if decision is not None and decision.action == "ask" and not is_approved:
                 return decision
             if decision is not None and decision.action == "deny":
                 self._facts.denied += 1
                 return decision
-            self._facts.begin(asked, step)
+            self._facts.begin(request, step)
             return None
 
     def ended(self, call: Call, step: str) -> None:
@@ -192,41 +192,41 @@ class GuardedAnswers:
         """As Answers."""
         return self._answers.step(number, name)
 
-    def call(self, place: CallSite, asked: RecordedRequest) -> Call | None:
+    def call(self, place: CallSite, request: RecordedRequest) -> Call | None:
         """Return the recorded answer or a denial; None means that the call must be made."""
-        found = self._answers.call(place, asked)
+        found = self._answers.call(place, request)
         if found is not None:
             return found
         step = f"{self._run}#{place.step}"
-        decision = self._guard.decide(asked, step)
+        decision = self._guard.decide(request, step)
         if decision is None:
             return None
-        now, title = self._now_micros(), title_of(asked)
+        now, title = self._now_micros(), title_of(request)
         if decision.action == "ask":
-            question = question_id(self._run, place.step, asked, self._nth(place, asked))
+            question = question_id(self._run, place.step, request, self._nth(place, request))
             approval = self._decisions.approval(question)
             if approval is None:
-                self._decisions.ask(decision, asked, question, place.step, now)
+                self._decisions.ask(decision, request, question, place.step, now)
             if approval is None or (approval.decision == "requested" and not _is_late(approval, decision, now)):
                 needed = ApprovalNeeded(decision.policy, decision.rule, title, question, decision.why)
-                return _denied_call(needed, asked, now)
+                return _denied_call(needed, request, now)
             if approval.decision == "approved" and not _is_late(approval, decision, approval.at):
-                decision = self._guard.decide(asked, step, is_approved=True)
+                decision = self._guard.decide(request, step, is_approved=True)
                 if decision is None:
                     return None
             else:
                 decision = _refusal(decision, approval)
-        self._decisions.deny(decision, asked, place.step, now)
-        return _denied_call(PolicyDenied(decision.policy, decision.rule, title, decision.why), asked, now)
+        self._decisions.deny(decision, request, place.step, now)
+        return _denied_call(PolicyDenied(decision.policy, decision.rule, title, decision.why), request, now)
 
-    def _nth(self, place: CallSite, asked: RecordedRequest) -> int:
+    def _nth(self, place: CallSite, request: RecordedRequest) -> int:
         """Return how often this attempt at the step has reached this call; each time needs its own approval."""
         attempt = place.step, place.attempt
         with self._lock:
             if self._attempt != attempt:
                 self._attempt, self._asked = attempt, Counter()
-            self._asked[asked.hash] += 1
-            return self._asked[asked.hash]
+            self._asked[request.hash] += 1
+            return self._asked[request.hash]
 
     def begun(self, number: int) -> tuple[Attempt, ...]:
         """As Answers."""
@@ -261,17 +261,17 @@ def _refusal(decision: PolicyDecision, approval: Approval) -> PolicyDecision:
     return decision._replace(action="deny", why=why)
 
 
-def _denied_call(error: PolicyDenied | ApprovalNeeded, asked: RecordedRequest, now: int) -> Call:
+def _denied_call(error: PolicyDenied | ApprovalNeeded, request: RecordedRequest, now: int) -> Call:
     """Return the recorded call, with its answer, for a call that is not made."""
-    if not is_exchange(asked.request):
-        tool = asked.name if asked.kind == "tool" else ""
-        return Call(asked=asked, failure=failure_of(error, now, tool=tool), started_at=now)
+    if not is_exchange(request.request):
+        tool = request.name if request.kind == "tool" else ""
+        return Call(asked=request, failure=failure_of(error, now, tool=tool), started_at=now)
     kind = DENIED_TYPE if isinstance(error, PolicyDenied) else APPROVAL_TYPE
     said = {"error": {"type": kind, "message": str(error), "policy": error.policy, "rule": error.rule}}
     headers = [("content-type", "application/json"), (DENIED_HEADER, error.policy)]
     response = Response((), "HTTP/1.1", DENIED_STATUS, headers, 0)
     response.add(msgspec.json.encode(said), 0)
-    return Call(asked=asked, answer=response.answer(), started_at=now)
+    return Call(asked=request, answer=response.answer(), started_at=now)
 
 
 class GuardedSink(ForwardingSink):
@@ -284,36 +284,36 @@ class GuardedSink(ForwardingSink):
         self._redact = redact
         self._reported: set[int] = set()
 
-    def call_ended(self, made: PendingCall) -> None:
+    def call_ended(self, call: PendingCall) -> None:
         """As RunSink."""
-        place = made.place
+        place = call.place
         if place is not None:
-            self._report(made, place[0])
-            self._reported.add(id(made))
-        super().call_ended(made)
+            self._report(call, place[0])
+            self._reported.add(id(call))
+        super().call_ended(call)
 
-    def attempt_failed(self, number: int, made: PendingAttempt) -> None:
+    def attempt_failed(self, number: int, attempt: PendingAttempt) -> None:
         """As RunSink."""
-        self._report_attempt(made, number)
-        super().attempt_failed(number, made)
+        self._report_attempt(attempt, number)
+        super().attempt_failed(number, attempt)
 
-    def step_ended(self, made: PendingStep) -> None:
+    def step_ended(self, step: PendingStep) -> None:
         """As RunSink."""
-        if made.attempts:
-            self._report_attempt(made.attempts[-1], made.number)
-        super().step_ended(made)
+        if step.attempts:
+            self._report_attempt(step.attempts[-1], step.number)
+        super().step_ended(step)
 
     def _report_attempt(self, attempt: PendingAttempt, number: int) -> None:
-        for made in attempt.made:
-            if id(made) not in self._reported:
-                self._report(made, number)
+        for call in attempt.made:
+            if id(call) not in self._reported:
+                self._report(call, number)
         self._reported.clear()
 
-    def _report(self, made: PendingCall, number: int) -> None:
-        if made.source == "recorded":  # it was counted when the run was resumed, or it was denied
+    def _report(self, call: PendingCall, number: int) -> None:
+        if call.source == "recorded":  # it was counted when the run was resumed, or it was denied
             return
-        call = Call(
-            asked=made.asked(self._redact), answer=self._redact(decoded(made.answer)), failure=made.failure,
-            started_at=made.started_at, duration_ms=made.duration_ms,
+        recorded = Call(
+            asked=call.asked(self._redact), answer=self._redact(decoded(call.answer)), failure=call.failure,
+            started_at=call.started_at, duration_ms=call.duration_ms,
         )  # fmt: skip
-        self._guard.ended(call, f"{self._run}#{number}")
+        self._guard.ended(recorded, f"{self._run}#{number}")

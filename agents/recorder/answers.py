@@ -75,7 +75,7 @@ class Answers(Protocol):
     def step(self, number: int, name: str) -> Step | None:
         """Return the committed step that is not run again; None: run it. For steps that are functions."""
 
-    def call(self, place: CallSite, asked: RecordedRequest) -> Call | None:
+    def call(self, place: CallSite, request: RecordedRequest) -> Call | None:
         """Return the recorded answer to this request; None means that the call must really be made.
 
         Equal requests in one step are answered with what the same branch got, in order.
@@ -134,7 +134,7 @@ class LiveAnswers:
         """Return None: run it."""
         return None
 
-    def call(self, place: CallSite, asked: RecordedRequest) -> Call | None:
+    def call(self, place: CallSite, request: RecordedRequest) -> Call | None:
         """Return None: make the call."""
         return None
 

@@ -133,7 +133,7 @@ class CallRecorder:
         """Read an entity's state."""
         fields: list[Mapping[str, Any]] = []
 
-        def look(step: OpenStep, made: PendingCall) -> Plain:
+        def look(step: OpenStep, call: PendingCall) -> Plain:
             found = dict(self._backend.read(entity, at))
             fields.append(found.pop("fields"))
             return found
@@ -146,13 +146,13 @@ class CallRecorder:
     def observe(self, entity: str, patch: Mapping[str, Any], given: Mapping[str, Any]) -> str:
         """As RunCalls.observe."""
 
-        def say(step: OpenStep, made: PendingCall) -> str:
+        def record(step: OpenStep, _: PendingCall) -> str:
             read = [each for call in step.made if call.kind == "read" and not call.is_open and call.failure is None
                     for each in decoded(call.answer).get("observations", ())]  # fmt: skip
             shown = self._redact(dict(patch))
             return self._backend.observe(entity, shown, step.number, tuple(dict.fromkeys(read)), given)
 
-        return str(self._call("observe", entity, "write", {"patch": dict(patch), **given}, _JSON, _ONCE, say))
+        return str(self._call("observe", entity, "write", {"patch": dict(patch), **given}, _JSON, _ONCE, record))
 
     # One call
 
@@ -286,67 +286,67 @@ class CallRecorder:
                     made.place = (step.number, attempt.number)
         return step, made
 
-    def _take_recorded_answer(self, step: OpenStep, made: PendingCall, is_inside: bool) -> bool:
+    def _take_recorded_answer(self, step: OpenStep, call: PendingCall, is_inside: bool) -> bool:
         """Use the recorded answer, if there is one. Return whether there is."""
-        if self._is_live or (is_inside and made.effect != "write"):
+        if self._is_live or (is_inside and call.effect != "write"):
             return False
-        asked = made.asked(self._redact)
-        found = self._answers.call(CallSite(step.number, step.name, step.attempt.number, made.branch), asked)
+        asked = call.asked(self._redact)
+        found = self._answers.call(CallSite(step.number, step.name, step.attempt.number, call.branch), asked)
         if found is None:
             return False
         if not (asked.is_whole and found.asked.is_whole):  # it is the same call, so its recorded request is kept
-            made.request, made.ignored = encoded(found.asked.request, "a recorded request"), found.asked.ignored
-            made.found_by = encoded(found.asked.found_by, "a recorded key")
-        made.answer, made.failure = encoded(found.answer, "a recorded answer"), found.failure
-        made.retries, made.key, made.source = list(found.retries), found.key, "recorded"
-        made.started_at, made.duration_ms, made.is_open = found.started_at, found.duration_ms, False
+            call.request, call.ignored = encoded(found.asked.request, "a recorded request"), found.asked.ignored
+            call.found_by = encoded(found.asked.found_by, "a recorded key")
+        call.answer, call.failure = encoded(found.answer, "a recorded answer"), found.failure
+        call.retries, call.key, call.source = list(found.retries), found.key, "recorded"
+        call.started_at, call.duration_ms, call.is_open = found.started_at, found.duration_ms, False
         return True
 
-    def _report_end(self, made: PendingCall) -> None:
+    def _report_end(self, call: PendingCall) -> None:
         """Pass an ended call on, to be made durable by itself. The turn is held, so that its step cannot end before."""
-        if made.place is not None:
-            self._ended(made)
+        if call.place is not None:
+            self._ended(call)
 
     @staticmethod
-    def _served(made: PendingCall, shape: Shape, block: CallBlock | None) -> Any:
-        failed = None if made.failure is None else raised(made.failure)
-        answer = decoded(made.answer)
+    def _served(call: PendingCall, shape: Shape, block: CallBlock | None) -> Any:
+        failed = None if call.failure is None else raised(call.failure)
+        answer = decoded(call.answer)
         if was_lazy(answer):
             if block is not None:
                 block.hold()
             ended = _do_nothing if block is None else block.leave
-            return ReplayedStream(shape.served, failed, ended, waited_s(made.failure, made.duration_ms)).given(answer)
+            return ReplayedStream(shape.served, failed, ended, waited_s(call.failure, call.duration_ms)).given(answer)
         if failed is not None:
             raise failed
         return shape.served(answer)
 
-    def _end_with_answer(self, made: PendingCall, answer: Any, data: bytes) -> Any:
-        duration_ms = (self._chance.monotonic_s() - made.began_s) * 1000
+    def _end_with_answer(self, call: PendingCall, answer: Any, data: bytes) -> Any:
+        duration_ms = (self._chance.monotonic_s() - call.began_s) * 1000
         with self._lock:
-            self._require_open(made)
-            made.answer, made.duration_ms, made.is_open = data, duration_ms, False
-            self._report_end(made)
+            self._require_open(call)
+            call.answer, call.duration_ms, call.is_open = data, duration_ms, False
+            self._report_end(call)
         return answer
 
-    def _retry_wait(self, made: PendingCall, error: BaseException, trying: RetryPolicy) -> int | None:
+    def _retry_wait(self, call: PendingCall, error: BaseException, trying: RetryPolicy) -> int | None:
         """Record a failure; return the wait before the call is retried, or None if it failed finally."""
-        tool = made.name if made.kind == "tool" else ""
+        tool = call.name if call.kind == "tool" else ""
         failure = failure_of(error, self._chance.now_micros(), tool=tool)
         is_ours = isinstance(error, RefoldError) and not isinstance(error, RecordedFailure)
-        wait_ms = None if is_ours else trying.wait_ms(len(made.retries) + 1, error)
+        wait_ms = None if is_ours else trying.wait_ms(len(call.retries) + 1, error)
         with self._lock:
-            if not made.is_open:
+            if not call.is_open:
                 return None
             if wait_ms is None:
-                made.duration_ms = (self._chance.monotonic_s() - made.began_s) * 1000
-                made.failure, made.is_open = failure, False
-                self._report_end(made)
+                call.duration_ms = (self._chance.monotonic_s() - call.began_s) * 1000
+                call.failure, call.is_open = failure, False
+                self._report_end(call)
             else:
-                made.retries.append(Retry(attempt=len(made.retries) + 1, failure=failure, backoff_ms=wait_ms))
+                call.retries.append(Retry(attempt=len(call.retries) + 1, failure=failure, backoff_ms=wait_ms))
         return wait_ms
 
     def _deferred_answer(
-        self, made: PendingCall, answer: Any, shape: Shape, block: CallBlock | None, inside: Inside
+        self, call: PendingCall, answer: Any, shape: Shape, block: CallBlock | None, inside: Inside
     ) -> Any:  # fmt: skip
         """Return the object for the code, if the answer arrives later: recorder/streamed_answers.py."""
         if block is not None:
@@ -355,24 +355,24 @@ class CallRecorder:
 
         def ended(answer: Plain, error: BaseException | None) -> None:
             if error is not None:
-                self._broken(made, encoded(tree(answer), "an answer"), error)
-            elif made.is_open:
-                self._end_answered(made, tree(answer))
+                self._broken(call, encoded(tree(answer), "an answer"), error)
+            elif call.is_open:
+                self._end_answered(call, tree(answer))
             if block is not None:
                 block.leave(error)
 
         def given(source: Any) -> Any:
             taking = StreamRecorder(
-                source, made.name, lambda: self._chance.monotonic_s() - made.began_s, inside,
-                require_open=partial(self._require_open, made), ended=ended,
+                source, call.name, lambda: self._chance.monotonic_s() - call.began_s, inside,
+                require_open=partial(self._require_open, call), ended=ended,
             )  # fmt: skip
-            made.so_far = lambda: tree(taking.tree("left"))
+            call.so_far = lambda: tree(taking.tree("left"))
             return taking.given()
 
         def kept_as(found: Any) -> Any:
             if is_lazy(found):
                 return given(found)
-            self._require_open(made)
+            self._require_open(call)
             ended(decoded(shape.recorded(found)), None)
             return found
 
@@ -380,30 +380,30 @@ class CallRecorder:
             return awaiting(answer, inside, kept_as, lambda error: ended(None, error))
         return given(answer)
 
-    def _require_open(self, made: PendingCall) -> None:
-        if not made.is_open:
-            raise self._unfinished_error(made)
+    def _require_open(self, call: PendingCall) -> None:
+        if not call.is_open:
+            raise self._unfinished_error(call)
 
-    def _broken(self, made: PendingCall, so_far: bytes, error: BaseException) -> None:
+    def _broken(self, call: PendingCall, so_far: bytes, error: BaseException) -> None:
         """Record an answer that ended with an error after its first pieces."""
         with self._lock:
-            if made.is_open:
-                made.answer, made.so_far = so_far, None
-        self._end_with_failure(made, error)
+            if call.is_open:
+                call.answer, call.so_far = so_far, None
+        self._end_with_failure(call, error)
 
-    def _end_answered(self, made: PendingCall, answer: Plain) -> None:
+    def _end_answered(self, call: PendingCall, answer: Plain) -> None:
         data = encoded(answer, "a response")
         with self._lock:
-            if made.is_open:
-                self._settle_call(made, data)
-                self._report_end(made)
+            if call.is_open:
+                self._settle_call(call, data)
+                self._report_end(call)
 
-    def _end_with_failure(self, made: PendingCall, error: BaseException) -> None:
-        self._retry_wait(made, error, _ONCE)
+    def _end_with_failure(self, call: PendingCall, error: BaseException) -> None:
+        self._retry_wait(call, error, _ONCE)
 
-    def _settle_call(self, made: PendingCall, answer: bytes) -> None:
-        made.answer, made.duration_ms = answer, (self._chance.monotonic_s() - made.began_s) * 1000
-        made.is_open, made.so_far = False, None
+    def _settle_call(self, call: PendingCall, answer: bytes) -> None:
+        call.answer, call.duration_ms = answer, (self._chance.monotonic_s() - call.began_s) * 1000
+        call.is_open, call.so_far = False, None
 
     def _unfinished_error(self, *left: PendingCall) -> Unfinished:
         names = ", ".join(made.name or made.kind for made in left)
@@ -455,40 +455,40 @@ class CallRecorder:
                 block.__exit__(type(error), error, None)
             raise
 
-    def _open(self, made: PendingCall, block: CallBlock | None, step: OpenStep, *, is_recorded: bool) -> OpenCall:
-        answer, fail = partial(self._end_answered, made), partial(self._end_with_failure, made)
+    def _open(self, call: PendingCall, block: CallBlock | None, step: OpenStep, *, is_recorded: bool) -> OpenCall:
+        answer, fail = partial(self._end_answered, call), partial(self._end_with_failure, call)
         place = f"{self._run.id}#{step.number}"
         return OpenCall(
-            made, block, place, is_recorded=is_recorded, answer=answer, fail=fail, beside_loop=self._beside_loop
+            call, block, place, is_recorded=is_recorded, answer=answer, fail=fail, beside_loop=self._beside_loop
         )  # fmt: skip
 
     # Write tools
 
-    def _send_write(self, step: OpenStep, made: PendingCall, tool: Tool, args: Args, kwargs: dict[str, Any]) -> Any:
+    def _send_write(self, step: OpenStep, call: PendingCall, tool: Tool, args: Args, kwargs: dict[str, Any]) -> Any:
         self._settle()
-        arguments = self._prepare_request(step, made, tool)
+        arguments = self._prepare_request(step, call, tool)
         send = partial(tool.send, args, kwargs)
-        redact = self._redact.for_answers_to(decoded(made.request))
-        return tool.shape.served(self._backend.perform(tool, made.key, arguments, step.number, send, redact))
+        redact = self._redact.for_answers_to(decoded(call.request))
+        return tool.shape.served(self._backend.perform(tool, call.key, arguments, step.number, send, redact))
 
     async def _send_write_async(
-        self, step: OpenStep, made: PendingCall, tool: Tool, args: Args, kwargs: dict[str, Any]
+        self, step: OpenStep, call: PendingCall, tool: Tool, args: Args, kwargs: dict[str, Any]
     ) -> Any:
         await in_thread(self._settle)
-        arguments = self._prepare_request(step, made, tool)
+        arguments = self._prepare_request(step, call, tool)
         send = partial(tool.send_async, args, kwargs)
-        redact = self._redact.for_answers_to(decoded(made.request))
-        found = await self._backend.perform_async(tool, made.key, arguments, step.number, send, redact)
+        redact = self._redact.for_answers_to(decoded(call.request))
+        found = await self._backend.perform_async(tool, call.key, arguments, step.number, send, redact)
         return tool.shape.served(found)
 
-    def _prepare_request(self, step: OpenStep, made: PendingCall, tool: Tool) -> Plain:
+    def _prepare_request(self, step: OpenStep, call: PendingCall, tool: Tool) -> Plain:
         """Return the request to be sent, as it is recorded. Everything recorded before is written, after redaction."""
-        asked = made.asked(self._redact)
+        asked = call.asked(self._redact)
         with self._lock:
             if step.keys is None:
                 taken = self._answers.keys(CallSite(step.number, step.name, step.attempt.number))
                 step.keys = StepKeys(self._run.task, step.number, taken)
-            made.key = step.keys.next(tool.name, asked.counted)
+            call.key = step.keys.next(tool.name, asked.counted)
         return asked.request
 
 
@@ -496,5 +496,5 @@ def _do_nothing(error: BaseException | None) -> None:
     pass
 
 
-def _order(made: PendingCall) -> Order:
-    return made.order
+def _order(call: PendingCall) -> Order:
+    return call.order

@@ -78,12 +78,12 @@ class Children(Protocol):
             InputError: They are recorded in another log.
         """
 
-    def begin(self, head: Recording, given: RunOptions, within: ChildAnswers, call: ChildCall) -> Any:
+    def begin(self, head: Recording, options: RunOptions, within: ChildAnswers, call: ChildCall) -> Any:
         """Begin a nested Run.
 
         Args:
             head: Its head, with its id.
-            given: Its other options.
+            options: Its other options.
             within: The source of its answers.
             call: Is informed of its end.
         """
@@ -130,7 +130,7 @@ class Parent(Protocol):
     answers: Answers
 
 
-def begin_child(parent: Parent, calling: CallRecorder, children: Children, head: Recording, given: RunOptions) -> Any:
+def begin_child(parent: Parent, calling: CallRecorder, children: Children, head: Recording, options: RunOptions) -> Any:
     """Begin a nested Run.
 
     Args:
@@ -138,7 +138,7 @@ def begin_child(parent: Parent, calling: CallRecorder, children: Children, head:
         calling: The outer run's calls.
         children: Creates the nested run.
         head: Its head. Without an id, the id is derived from the parent's.
-        given: Its other options.
+        options: Its other options.
 
     Raises:
         Departure: A recording answers the parent, and does not hold the child.
@@ -150,7 +150,7 @@ def begin_child(parent: Parent, calling: CallRecorder, children: Children, head:
     try:
         if opened.found is not None and opened.found.failure is not None and not child_of(opened.found):
             raise raised(opened.found.failure)  # it could not begin when it was recorded, so it cannot now
-        given = given._replace(has_task=bool(head.task))
+        options = options._replace(has_task=bool(head.task))
         head = replace(
             head, run=head.run or child_id(parent.id, opened), caller=parent.id, caller_step=opened.place.step,
             task=head.task or _task(parent.task, opened),
@@ -160,7 +160,7 @@ def begin_child(parent: Parent, calling: CallRecorder, children: Children, head:
         call = ChildCall(run, opened, parent.answers.depart)
         if within.is_final and within.recording is not None:
             call.expect(within.recording)
-        child = children.begin(head, given, within, call)
+        child = children.begin(head, options, within, call)
         opened.call.says({"run": run})
         return child
     except BaseException as error:

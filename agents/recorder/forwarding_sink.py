@@ -18,17 +18,17 @@ class ForwardingSink:
         """As RunSink."""
         self._sink.step_begun(number, name, attempt, at)
 
-    def call_ended(self, made: PendingCall) -> None:
+    def call_ended(self, call: PendingCall) -> None:
         """As RunSink."""
-        self._sink.call_ended(made)
+        self._sink.call_ended(call)
 
-    def attempt_failed(self, number: int, made: PendingAttempt) -> None:
+    def attempt_failed(self, number: int, attempt: PendingAttempt) -> None:
         """As RunSink."""
-        self._sink.attempt_failed(number, made)
+        self._sink.attempt_failed(number, attempt)
 
-    def step_ended(self, made: PendingStep) -> None:
+    def step_ended(self, step: PendingStep) -> None:
         """As RunSink."""
-        self._sink.step_ended(made)
+        self._sink.step_ended(step)
 
     def taken(self, step: Step, state: Plain) -> None:
         """As RunSink."""

@@ -66,13 +66,13 @@ class OpenCall:
     """A call whose answer arrives in pieces. Created by CallRecorder.opened."""
 
     def __init__(
-        self, made: PendingCall, block: AbstractContextManager[object] | None, step: str, *, is_recorded: bool,
+        self, call: PendingCall, block: AbstractContextManager[object] | None, step: str, *, is_recorded: bool,
         answer: Callable[[Plain], None], fail: Callable[[BaseException], None], beside_loop: OffLoop,
     ) -> None:  # fmt: skip
         """Set up an open call.
 
         Args:
-            made: The call.
+            call: The call.
             block: The step that is this call's own, already entered; None if it is in an open step.
             step: The id of its step, RUN#N.
             is_recorded: Whether the recording answers it.
@@ -80,7 +80,7 @@ class OpenCall:
             fail: Ends it with an error.
             beside_loop: Works on large values.
         """
-        self._made = made
+        self._made = call
         self._block = block
         self._answer = answer
         self._fail = fail

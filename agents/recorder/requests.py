@@ -71,10 +71,10 @@ class CallTarget:
         """As Caller."""
         return self._calling in inside
 
-    def begin_child_run(self, head: Recording, given: RunOptions, log: str) -> Self:
+    def begin_child_run(self, head: Recording, options: RunOptions, log: str) -> Self:
         """As Caller."""
         self._children.require_log(log)
-        child: Self = begin_child(self, self._calling, self._children, head, given)
+        child: Self = begin_child(self, self._calling, self._children, head, options)
         return child
 
     def stray(self, what: str) -> Exception | None:

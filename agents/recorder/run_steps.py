@@ -276,10 +276,10 @@ class RunSteps(RunCalls):
         if problem is not None:
             raise problem
 
-    def _commit(self, made: PendingStep) -> None:
+    def _commit(self, step: PendingStep) -> None:
         self.open_step = None
         self._ended_steps += 1
-        self._sink.step_ended(made)
+        self._sink.step_ended(step)
 
     def _end_repeated(self, step: OpenStep, committed: Step, error: BaseException | None) -> None:
         """End a block that repeated a committed step. It must have left the recorded state; else the code changed."""

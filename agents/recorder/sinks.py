@@ -40,13 +40,13 @@ class RunSink(Protocol):
             at: When, microseconds.
         """
 
-    def call_ended(self, made: PendingCall) -> None:
+    def call_ended(self, call: PendingCall) -> None:
         """A call ended, and its step continues."""
 
-    def attempt_failed(self, number: int, made: PendingAttempt) -> None:
+    def attempt_failed(self, number: int, attempt: PendingAttempt) -> None:
         """An attempt failed, and another follows."""
 
-    def step_ended(self, made: PendingStep) -> None:
+    def step_ended(self, step: PendingStep) -> None:
         """A step ended."""
 
     def taken(self, step: Step, state: Plain) -> None:
@@ -81,15 +81,15 @@ class MemorySink:
     def step_begun(self, number: int, name: str, attempt: int, at: int) -> None:
         """Do nothing: the step is added when it ends."""
 
-    def call_ended(self, made: PendingCall) -> None:
+    def call_ended(self, call: PendingCall) -> None:
         """Do nothing: the call is added with its step."""
 
-    def attempt_failed(self, number: int, made: PendingAttempt) -> None:
+    def attempt_failed(self, number: int, attempt: PendingAttempt) -> None:
         """Do nothing: the attempt is added with its step."""
 
-    def step_ended(self, made: PendingStep) -> None:
+    def step_ended(self, step: PendingStep) -> None:
         """Add the step."""
-        self._steps.append(self._assembler.step(made))
+        self._steps.append(self._assembler.step(step))
 
     def taken(self, step: Step, state: Plain) -> None:
         """Add the recorded step."""
@@ -213,17 +213,17 @@ class LogSink:
         """Record the begin. Written soon."""
         self._writer.put(lambda: self._observe_step_begin(number, name, attempt, at))
 
-    def call_ended(self, made: PendingCall) -> None:
+    def call_ended(self, call: PendingCall) -> None:
         """Record the call. Written soon, unless its step ends before."""
-        self._writer.put(lambda: self._answered.append(made))
+        self._writer.put(lambda: self._answered.append(call))
 
-    def attempt_failed(self, number: int, made: PendingAttempt) -> None:
+    def attempt_failed(self, number: int, attempt: PendingAttempt) -> None:
         """Record the attempt. Written soon."""
-        self._writer.put(lambda: self._observe_failed_attempt(number, made))
+        self._writer.put(lambda: self._observe_failed_attempt(number, attempt))
 
-    def step_ended(self, made: PendingStep) -> None:
+    def step_ended(self, step: PendingStep) -> None:
         """Record the end. Written soon."""
-        self._writer.put(lambda: self._observe_step_end(made))
+        self._writer.put(lambda: self._observe_step_end(step))
 
     def taken(self, step: Step, state: Plain) -> None:
         """Do nothing else than continue the chain: the step is already in the log."""
@@ -298,21 +298,21 @@ class LogSink:
         if patch:
             self._last = self._observe(step_entity(self._head.run, number), patch, str(number), causes, at)
 
-    def _observe_failed_attempt(self, number: int, made: PendingAttempt) -> None:
+    def _observe_failed_attempt(self, number: int, attempt: PendingAttempt) -> None:
         self._answered = []
         self._settle()
-        patch = attempt_failed(self._head.run, number, self._shorten(self._assembler.attempt(made)), self._seal)
+        patch = attempt_failed(self._head.run, number, self._shorten(self._assembler.attempt(attempt)), self._seal)
         self._last = self._observe(
             step_entity(self._head.run, number),
             patch,
             str(number),
             (self._last,),
-            made.ended_at,
+            attempt.ended_at,
             self._cleared_fields(),
         )
 
-    def _observe_step_end(self, made: PendingStep) -> None:
-        step = self._assembler.step(made)
+    def _observe_step_end(self, pending: PendingStep) -> None:
+        step = self._assembler.step(pending)
         before = self._steps[-1] if self._steps else None
         patch = step_ended(self._head.run, step, before, self._shorten(step.attempts[-1]), self._seal)
         self._bodies.ended(step)

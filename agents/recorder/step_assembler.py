@@ -127,36 +127,36 @@ class StepAssembler:
         self._state_hash = state_hash(state)
         self._known = {(step.number, step.state_before): step for step in known}
 
-    def attempt(self, made: PendingAttempt) -> Attempt:
+    def attempt(self, attempt: PendingAttempt) -> Attempt:
         """Return an attempt; also one that failed, while its step continues."""
         return Attempt(
-            number=made.number, life=self._life, calls=tuple(map(self.call, made.made)),
-            failure=self._failure(made.failure), backoff_ms=made.backoff_ms, started_at=made.started_at,
-            ended_at=made.ended_at,
+            number=attempt.number, life=self._life, calls=tuple(map(self.call, attempt.made)),
+            failure=self._failure(attempt.failure), backoff_ms=attempt.backoff_ms, started_at=attempt.started_at,
+            ended_at=attempt.ended_at,
         )  # fmt: skip
 
-    def step(self, made: PendingStep) -> Step:
+    def step(self, pending: PendingStep) -> Step:
         """Return a step that ended, with its position in the chain."""
         # The calls come first: then secrets in their answers are known when the state that contains them is redacted.
-        attempts = (*made.earlier, *map(self.attempt, made.attempts))
+        attempts = (*pending.earlier, *map(self.attempt, pending.attempts))
         before = self._state_hash
-        changes = self._state_became(made)
+        changes = self._state_became(pending)
         step = Step(
-            number=made.number, name=made.name, attempts=attempts, delta=changes,
-            result=self._redact(decoded(made.result)), outcome=made.outcome, state_before=before,
+            number=pending.number, name=pending.name, attempts=attempts, delta=changes,
+            result=self._redact(decoded(pending.result)), outcome=pending.outcome, state_before=before,
             state_after=self._state_hash, previous=self.previous,
         )  # fmt: skip
         self.previous = step_hash(self.previous, step)
         return msgspec.structs.replace(step, hash=self.previous)
 
-    def _state_became(self, made: PendingStep) -> tuple[Edit, ...]:
-        known = self._known.get((made.number, self._state_hash))
+    def _state_became(self, step: PendingStep) -> tuple[Edit, ...]:
+        known = self._known.get((step.number, self._state_hash))
         if known is not None:
             after = following(self._state, known.delta)
-            if encoded(after, "the state") == made.state:
+            if encoded(after, "the state") == step.state:
                 self._state, self._state_hash = after, known.state_after
                 return known.delta
-        after = self._redact(decoded(made.state))
+        after = self._redact(decoded(step.state))
         changes = edits(self._state, after)
         self._state = after
         self._state_hash = state_hash(after) if changes else self._state_hash
@@ -178,27 +178,27 @@ class StepAssembler:
         """Return a failure as it is recorded."""
         return self._failure(failure)
 
-    def call(self, made: PendingCall) -> Call:
+    def call(self, call: PendingCall) -> Call:
         """Return a call that has ended, as it is recorded."""
-        if made.shown is None:
-            made.shown = self._call(made)
-        return made.shown
+        if call.shown is None:
+            call.shown = self._call(call)
+        return call.shown
 
-    def _call(self, made: PendingCall) -> Call:
-        failures = [_parts(each.failure) for each in made.retries]
-        failed = None if made.failure is None else _parts(made.failure)
-        asked, answered = decoded(made.request), decoded(made.answer)
+    def _call(self, call: PendingCall) -> Call:
+        failures = [_parts(each.failure) for each in call.retries]
+        failed = None if call.failure is None else _parts(call.failure)
+        asked, answered = decoded(call.request), decoded(call.answer)
         if self._is_redacting:
             answered = self._redact_streamed(asked, answered, [failed, failures])
         request, outcome = self._redact.exchange(asked, [answered, failed, failures])
         answer, failed, failures = outcome
         retries = tuple(msgspec.structs.replace(each, failure=_with_texts(each.failure, parts))
-                        for each, parts in zip(made.retries, failures, strict=True))  # fmt: skip
+                        for each, parts in zip(call.retries, failures, strict=True))  # fmt: skip
         return Call(
-            asked=made.asked_as(request, self._redact), answer=answer,
-            failure=None if made.failure is None else _with_texts(made.failure, failed), retries=retries, key=made.key,
-            started_at=made.started_at, duration_ms=made.duration_ms, source=made.source,
-            branch=made.branch,
+            asked=call.asked_as(request, self._redact), answer=answer,
+            failure=None if call.failure is None else _with_texts(call.failure, failed), retries=retries, key=call.key,
+            started_at=call.started_at, duration_ms=call.duration_ms, source=call.source,
+            branch=call.branch,
         )  # fmt: skip
 
     def _redact_streamed(self, request: Plain, answer: Plain, others: Plain) -> Plain:

@@ -23,15 +23,15 @@ from refold.agents.recorder.step_assembler import PendingCall
 from refold.avro.errors import CorruptionError
 
 
-def answered_key(made: PendingCall) -> str:
+def answered_key(call: PendingCall) -> str:
     """Return the key of a call in `answered`.
 
     Raises:
         ValueError: The call is part of another call.
     """
-    if made.place is None:
+    if call.place is None:
         raise ValueError("a call that is part of another has no position in a step")
-    return f"{made.place[1]}/{'.'.join(map(str, made.order))}"
+    return f"{call.place[1]}/{'.'.join(map(str, call.order))}"
 
 
 def answered_calls(entity: str, answered: Mapping[str, Plain], attempt: int) -> tuple[Call, ...]:

@@ -91,25 +91,25 @@ class RecordedCalls:
             if step.number > after:
                 self._add(step)
 
-    def take(self, place: CallSite, asked: RecordedRequest) -> Call | None:
+    def take(self, place: CallSite, request: RecordedRequest) -> Call | None:
         """Return the recorded call that answers, and mark it as served; None if there is none."""
         with self._lock:
-            return self._take(place, asked)
+            return self._take(place, request)
 
-    def _take(self, place: CallSite, asked: RecordedRequest) -> Call | None:
+    def _take(self, place: CallSite, request: RecordedRequest) -> Call | None:
         own = self._attempts.get((place.step, place.attempt))
         # Code that did not change requests in the recorded order; then no hash must be computed.
         if own is not None and own.first < len(own.calls):
             first = own.calls[own.first].call
-            if first.branch == place.branch and asks_same(first.asked, asked):
+            if first.branch == place.branch and asks_same(first.asked, request):
                 return own.serve(own.first)
-        left = [(attempt, index) for attempt, index in self._alike(asked) if not attempt.served[index]]
+        left = [(attempt, index) for attempt, index in self._alike(request) if not attempt.served[index]]
         if self.scope == "step" or any(attempt is own for attempt, _ in left):
             left = [(attempt, index) for attempt, index in left if attempt is own]
         if not left:
             return None
         ranks = [_rank(attempt.calls[index].call.branch, place.branch) for attempt, index in left]
-        if self._is_cut_short and asked.effect != "write" and min(ranks) and own is not None and own.has_branches:
+        if self._is_cut_short and request.effect != "write" and min(ranks) and own is not None and own.has_branches:
             return None
         attempt, index = left[ranks.index(min(ranks))]
         return attempt.serve(index)
@@ -124,36 +124,36 @@ class RecordedCalls:
         for attempt in self._attempts.values():
             yield from zip(attempt.calls, attempt.served, strict=True)
 
-    def same(self, asked: RecordedRequest) -> tuple[RecordedCallPosition, ...]:
+    def same(self, request: RecordedRequest) -> tuple[RecordedCallPosition, ...]:
         """Return the calls with this request, served or not."""
-        return tuple(attempt.calls[index] for attempt, index in self._alike(asked))
+        return tuple(attempt.calls[index] for attempt, index in self._alike(request))
 
-    def made_up(self, asked: RecordedRequest, count: int) -> Call:
+    def made_up(self, request: RecordedRequest, count: int) -> Call:
         """Return a substitute for a time, a number or an id that is not recorded; it is the same in every replay.
 
         Args:
-            asked: The request.
+            request: The request.
             count: How many substitutes were used before it. Times continue from the last recorded one.
         """
-        if asked.kind == "now":
+        if request.kind == "now":
             times = [at.call.answer for at, _ in self.all() if at.call.asked.kind == "now"]
-            return Call(asked=asked, answer=max([0, *times]) + count + 1, source="recorded")
-        digest = hashlib.sha256(f"{self.run}/{asked.kind}/{count}".encode()).digest()
-        is_name = asked.kind == "uuid"
+            return Call(asked=request, answer=max([0, *times]) + count + 1, source="recorded")
+        digest = hashlib.sha256(f"{self.run}/{request.kind}/{count}".encode()).digest()
+        is_name = request.kind == "uuid"
         answer = str(UUID(bytes=digest[:16], version=4)) if is_name else int.from_bytes(digest[:6]) / 2**48
-        return Call(asked=asked, answer=answer, source="recorded")
+        return Call(asked=request, answer=answer, source="recorded")
 
     def unused(self) -> tuple[RecordedCallPosition, ...]:
         """Return the calls that were never requested, without kinds that the code computes itself."""
         return tuple(at for at, served in self.all() if not served and at.call.asked.kind not in OF_THE_CODE)
 
-    def _alike(self, asked: RecordedRequest) -> list[tuple[_Attempt, int]]:
+    def _alike(self, request: RecordedRequest) -> list[tuple[_Attempt, int]]:
         """Return the calls that make the same request, in order."""
-        if asked.is_whole and not self._has_volatile:
-            return self._by_hash.get(asked.hash, [])
+        if request.is_whole and not self._has_volatile:
+            return self._by_hash.get(request.hash, [])
         return [
             (attempt, index) for attempt in self._attempts.values() for index, at in enumerate(attempt.calls)
-            if asks_same(at.call.asked, asked)
+            if asks_same(at.call.asked, request)
         ]  # fmt: skip
 
     @cached_property

@@ -69,14 +69,14 @@ class NotAllowed(Departure):
     is_confined: the kernel prevents every write, so it could not be allowed.
     """
 
-    def __init__(self, place: CallSite, asked: RecordedRequest, *, is_confined: bool = False) -> None:
+    def __init__(self, place: CallSite, request: RecordedRequest, *, is_confined: bool = False) -> None:
         self.place = place
-        self.asked = asked
-        self.tool = allowed_as(asked)
-        answered = f"say what it is answered with (--result {place.step}/{asked.name}=JSON)"
+        self.asked = request
+        self.tool = allowed_as(request)
+        answered = f"say what it is answered with (--result {place.step}/{request.name}=JSON)"
         allowed = f'allow it by name (--allow {self.tool}, or allow=["{self.tool}"]), or {answered}'
         super().__init__(
-            f"{where(place)} of this fork came to {request_line(asked)}, which writes and has no recorded result: "
+            f"{where(place)} of this fork came to {request_line(request)}, which writes and has no recorded result: "
             f"{f'{answered}; a confined fork writes nothing' if is_confined else allowed}"
         )
 
@@ -162,21 +162,21 @@ class ForkAnswers:
             return self._patch.arguments_of(kind, name)
         return self._committed.arguments(number, kind, name)
 
-    def call(self, place: CallSite, asked: RecordedRequest) -> Call | None:
+    def call(self, place: CallSite, request: RecordedRequest) -> Call | None:
         """As the steps above say."""
         self._require()
         if place.step <= self._at:
-            return self._committed.call(place, asked)
-        if asked.kind == "run":
-            return self._recorded.take(place, asked)
-        result = self._results.take(place, asked)
+            return self._committed.call(place, request)
+        if request.kind == "run":
+            return self._recorded.take(place, request)
+        result = self._results.take(place, request)
         if result is not None:
-            return Call(asked=asked, answer=result.answer, failure=result.failure, source="recorded")
-        if writes(asked):
-            return self._write_answer(place, asked)
-        if self._policy == "live" or asked.kind in OF_THE_CODE:
+            return Call(asked=request, answer=result.answer, failure=result.failure, source="recorded")
+        if writes(request):
+            return self._write_answer(place, request)
+        if self._policy == "live" or request.kind in OF_THE_CODE:
             return None
-        return self._recorded.take(place, asked) or self._without(place, asked)
+        return self._recorded.take(place, request) or self._without(place, request)
 
     def within(self, place: CallSite, head: Recording, found: Call | None) -> ChildAnswers:
         """Return the answers of a nested run.
@@ -194,29 +194,29 @@ class ForkAnswers:
         )  # fmt: skip
         return ChildAnswers(answers, child)
 
-    def _write_answer(self, place: CallSite, asked: RecordedRequest) -> Call | None:
-        is_allowed = allowed_as(asked) in self._allow
+    def _write_answer(self, place: CallSite, request: RecordedRequest) -> Call | None:
+        is_allowed = allowed_as(request) in self._allow
         if is_allowed and self._policy == "live":
             return None
-        found = self._recorded.take(place, asked)
-        if asked.kind == "tool" and asked.name in self._stand_ins and (found is None or found.failure is not None):
-            return Call(asked=asked, answer=self._stand_ins[asked.name], source="recorded")
+        found = self._recorded.take(place, request)
+        if request.kind == "tool" and request.name in self._stand_ins and (found is None or found.failure is not None):
+            return Call(asked=request, answer=self._stand_ins[request.name], source="recorded")
         if found is not None or is_allowed:
             return found
-        if self._policy == "asked" and (answer := self._ask_for_answer(place, asked)) is not None:
+        if self._policy == "asked" and (answer := self._ask_for_answer(place, request)) is not None:
             return answer
-        return self._depart(NotAllowed(place, asked, is_confined=self._is_confined))
+        return self._depart(NotAllowed(place, request, is_confined=self._is_confined))
 
-    def _without(self, place: CallSite, asked: RecordedRequest) -> Call | None:
-        if asked.kind in OF_THE_PROCESS:
+    def _without(self, place: CallSite, request: RecordedRequest) -> Call | None:
+        if request.kind in OF_THE_PROCESS:
             return None
         if self._policy == "asked":
-            return self._ask_for_answer(place, asked)
-        return self._depart(unrecorded(self._recorded, place, asked))
+            return self._ask_for_answer(place, request)
+        return self._depart(unrecorded(self._recorded, place, request))
 
-    def _ask_for_answer(self, place: CallSite, asked: RecordedRequest) -> Call | None:
+    def _ask_for_answer(self, place: CallSite, request: RecordedRequest) -> Call | None:
         assert self._ask is not None
-        return self._ask(place, asked, unrecorded(self._recorded, place, asked))
+        return self._ask(place, request, unrecorded(self._recorded, place, request))
 
     def _require(self) -> None:
         if self.departure is not None:
@@ -227,15 +227,15 @@ class ForkAnswers:
         raise departure
 
 
-def writes(asked: RecordedRequest) -> bool:
+def writes(request: RecordedRequest) -> bool:
     """Tell whether a request changes something outside of the run: an observation, or a tool that is not known to only
     read."""
-    return asked.kind == "observe" or (asked.kind == "tool" and asked.effect != "read")
+    return request.kind == "observe" or (request.kind == "tool" and request.effect != "read")
 
 
-def allowed_as(asked: RecordedRequest) -> str:
+def allowed_as(request: RecordedRequest) -> str:
     """Return the name under which a request is allowed."""
-    return "observe" if asked.kind == "observe" else asked.name
+    return "observe" if request.kind == "observe" else request.name
 
 
 class Continued(Resumer):
@@ -261,13 +261,13 @@ class Continued(Resumer):
         self._proved = None if proof is None else RecordedCalls(proof, "run", after=at)
         self._has_written = False
 
-    def call(self, place: CallSite, asked: RecordedRequest) -> Call | None:
+    def call(self, place: CallSite, request: RecordedRequest) -> Call | None:
         """As the steps above say."""
-        found = super().call(place, asked)
-        if found is not None or place.step <= self._at or asked.kind in OF_THE_CODE:
+        found = super().call(place, request)
+        if found is not None or place.step <= self._at or request.kind in OF_THE_CODE:
             return found
-        if asked.kind == "run" or writes(asked):
+        if request.kind == "run" or writes(request):
             self._has_written = True
         if self._has_written or self._proved is None:
             return None
-        return self._proved.take(place, asked)
+        return self._proved.take(place, request)

@@ -70,7 +70,7 @@ class MemoryChildren:
     def require_log(self, url: str) -> None:
         """Accept any log: none is used."""
 
-    def begin(self, head: Recording, given: RunOptions, within: ChildAnswers, call: ChildCall) -> Run:
+    def begin(self, head: Recording, options: RunOptions, within: ChildAnswers, call: ChildCall) -> Run:
         """As Children."""
         if within.recording is None or not within.is_whole:
             raise WithinRun(self._run, head.agent, self._why)

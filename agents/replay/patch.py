@@ -96,12 +96,12 @@ class Results:
                     f"{at + 1}/search#2 for the second call of that name); given {key!r}"
                 )
 
-    def take(self, place: CallSite, asked: RecordedRequest) -> Override | None:
+    def take(self, place: CallSite, request: RecordedRequest) -> Override | None:
         """Return the result of this call, in any attempt of its step; None if the patch has none for it."""
-        count = self._count(place, asked.name)
-        keys = [f"{place.step}/{asked.name}#{count}"]
+        count = self._count(place, request.name)
+        keys = [f"{place.step}/{request.name}#{count}"]
         if count == 1:
-            keys.append(f"{place.step}/{asked.name}")
+            keys.append(f"{place.step}/{request.name}")
         return next((self._left[key] for key in keys if key in self._left), None)
 
     def _count(self, place: CallSite, name: str) -> int:

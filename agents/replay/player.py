@@ -117,24 +117,24 @@ class Replayer:
             return self._parents.arguments(number, kind, name)
         return self._patch.arguments_of(kind, name)
 
-    def call(self, place: CallSite, asked: RecordedRequest) -> Call | None:
+    def call(self, place: CallSite, request: RecordedRequest) -> Call | None:
         """Return the recorded call; None for kinds that the code computes itself.
 
         Raises:
             Unrecorded: There is none.
         """
         self._require()
-        found = self._recorded.take(place, asked) or self._replacement_call(asked)
-        if found is None and asked.kind not in OF_THE_CODE:
-            self.depart(unrecorded(self._recorded, place, asked))
+        found = self._recorded.take(place, request) or self._replacement_call(request)
+        if found is None and request.kind not in OF_THE_CODE:
+            self.depart(unrecorded(self._recorded, place, request))
             self._require()
         return found
 
-    def _replacement_call(self, asked: RecordedRequest) -> Call | None:
+    def _replacement_call(self, request: RecordedRequest) -> Call | None:
         """Return a replacement for a call that is not recorded."""
-        if self._recorded.scope == "run" and asked.kind in OF_THE_PROCESS:
+        if self._recorded.scope == "run" and request.kind in OF_THE_PROCESS:
             self._made_up += 1
-            return self._recorded.made_up(asked, self._made_up - 1)
+            return self._recorded.made_up(request, self._made_up - 1)
         return None
 
     def keys(self, place: CallSite) -> Collection[str]:
@@ -206,16 +206,16 @@ class CommittedSteps:
         patch = next((each.patch for each in reversed(self._recording.parted) if each.at < number), None)
         return read_patch(patch).arguments_of(kind, name)
 
-    def call(self, place: CallSite, asked: RecordedRequest) -> Call | None:
+    def call(self, place: CallSite, request: RecordedRequest) -> Call | None:
         """Return the recorded call; None for kinds that the code computes itself.
 
         Raises:
             Unrecorded: There is none.
         """
         self.require()
-        found = self._recorded.take(place, asked)
-        if found is None and asked.kind not in OF_THE_CODE:
-            self._depart(unrecorded(self._recorded, place, asked))
+        found = self._recorded.take(place, request)
+        if found is None and request.kind not in OF_THE_CODE:
+            self._depart(unrecorded(self._recorded, place, request))
         return found
 
     def require(self) -> None:
@@ -270,13 +270,13 @@ class EndedRunAnswers:
         """Return no arguments: the code's own are used."""
         return NO_ARGUMENTS
 
-    def call(self, place: CallSite, asked: RecordedRequest) -> Call | None:
+    def call(self, place: CallSite, request: RecordedRequest) -> Call | None:
         """Return the recorded call; None for kinds that the code computes itself.
 
         Raises:
             Unrecorded: There is none.
         """
-        return self._committed.call(place, asked)
+        return self._committed.call(place, request)
 
     def depart(self, departure: Departure) -> None:
         """End the run with this departure, unless it departed before."""
@@ -334,13 +334,13 @@ class Resumer:
             return self._patch.arguments_of(kind, name)
         return self._committed.arguments(number, kind, name)
 
-    def call(self, place: CallSite, asked: RecordedRequest) -> Call | None:
+    def call(self, place: CallSite, request: RecordedRequest) -> Call | None:
         """Return the recorded call in a committed step, and in the attempt after one that was cut short; else None."""
         self._committed.require()
         if self._committed.has(place.step):
-            return self._committed.call(place, asked)
-        cut_short = None if asked.kind == "run" else self._cut_short_before(place)
-        return None if cut_short is None else self._answered.take(cut_short, asked)
+            return self._committed.call(place, request)
+        cut_short = None if request.kind == "run" else self._cut_short_before(place)
+        return None if cut_short is None else self._answered.take(cut_short, request)
 
     def keys(self, place: CallSite) -> Collection[str]:
         """Return the keys of writes that ended in an attempt that was cut short: an equal write that did not end is

@@ -34,18 +34,18 @@ class Unrecorded(Departure):
         self,
         run: str,
         place: CallSite,
-        asked: RecordedRequest,
+        request: RecordedRequest,
         nearest: RecordedCallPosition | None,
         elsewhere: tuple[RecordedCallPosition, ...],
     ) -> None:
         self.run = run
         self.place = place
-        self.asked = asked
+        self.asked = request
         self.nearest = nearest
         self.elsewhere = elsewhere
         self.differences: list[Difference] = []
         if nearest is not None:
-            self.differences = differences(*_trees(asked, nearest.call.asked))
+            self.differences = differences(*_trees(request, nearest.call.asked))
         self.what = "\n".join(self._lines())
         super().__init__(
             f"{self.what}\nA replay answers from the recording alone. Where the code is meant to do otherwise, fork "
@@ -79,19 +79,21 @@ class OutsideOfRun(Departure):
         )
 
 
-def unrecorded(recorded: RecordedCalls, place: CallSite, asked: RecordedRequest) -> Unrecorded:
+def unrecorded(recorded: RecordedCalls, place: CallSite, request: RecordedRequest) -> Unrecorded:
     """Return the error for a request that `recorded` did not answer."""
-    return Unrecorded(recorded.run, place, asked, _nearest(list(recorded.all()), place, asked), recorded.same(asked))
+    return Unrecorded(
+        recorded.run, place, request, _nearest(list(recorded.all()), place, request), recorded.same(request)
+    )
 
 
-def request_line(asked: RecordedRequest) -> str:
+def request_line(request: RecordedRequest) -> str:
     """Return a request on one line: `tool search(q="x")`."""
-    request = asked.request
-    if isinstance(request, dict) and request.keys() <= {"args", "kwargs"}:
-        given = [shown(each) for each in request.get("args", [])]
-        given += [f"{key}={shown(value)}" for key, value in request.get("kwargs", {}).items()]
-        return f"{asked.kind} {asked.name}({', '.join(given)})"
-    return " ".join(part for part in (asked.kind, asked.name, "" if request is None else shown(request)) if part)
+    content = request.request
+    if isinstance(content, dict) and content.keys() <= {"args", "kwargs"}:
+        arguments = [shown(each) for each in content.get("args", [])]
+        arguments += [f"{key}={shown(value)}" for key, value in content.get("kwargs", {}).items()]
+        return f"{request.kind} {request.name}({', '.join(arguments)})"
+    return " ".join(part for part in (request.kind, request.name, "" if content is None else shown(content)) if part)
 
 
 def where(place: CallSite) -> str:
@@ -102,19 +104,19 @@ def where(place: CallSite) -> str:
 
 
 def _nearest(
-    calls: list[tuple[RecordedCallPosition, bool]], place: CallSite, asked: RecordedRequest
+    calls: list[tuple[RecordedCallPosition, bool]], place: CallSite, request: RecordedRequest
 ) -> RecordedCallPosition | None:
-    alike = [each for each in calls if each[0].call.asked.kind == asked.kind]
-    alike = [each for each in alike if each[0].call.asked.name == asked.name] or alike
+    alike = [each for each in calls if each[0].call.asked.kind == request.kind]
+    alike = [each for each in alike if each[0].call.asked.name == request.name] or alike
     if not alike:
         return None
-    leaves = dict(_leaves(asked.request, ""))
+    leaves = dict(_leaves(request.request, ""))
 
     def rank(each: tuple[RecordedCallPosition, bool]) -> tuple[float, ...]:
         at, served = each
         other = dict(_leaves(at.call.asked.request, ""))
         common = sum(1 for path, value in leaves.items() if other.get(path, _NONE) == value)
-        name = SequenceMatcher(None, at.call.asked.name, asked.name).ratio()
+        name = SequenceMatcher(None, at.call.asked.name, request.name).ratio()
         share = common / max(1, len(leaves), len(other))
         return name, at.place.step == place.step, not served, share, -abs(at.place.step - place.step)
 
@@ -147,12 +149,11 @@ def _leaves(tree: Plain, path: str) -> Iterator[tuple[str, Plain]]:
         yield path, tree
 
 
-def _trees(asked: RecordedRequest, recorded: RecordedRequest) -> tuple[Plain, Plain]:
-    """Return the parts of two requests that are compared: names with requests, without the wrapping of a call without
-    arguments."""
-    one, other = (
-        request if isinstance(request, dict) else {"request": request} for request in compared(asked, recorded)
-    )
+def _trees(request: RecordedRequest, recorded: RecordedRequest) -> tuple[Plain, Plain]:
+    """Return the compared parts of two requests: names with requests, without the wrapping of a call without
+    arguments.
+    """
+    one, other = (part if isinstance(part, dict) else {"request": part} for part in compared(request, recorded))
     return (
-        {"kind": asked.kind, "name": asked.name, **one}, {"kind": recorded.kind, "name": recorded.name, **other}
+        {"kind": request.kind, "name": request.name, **one}, {"kind": recorded.kind, "name": recorded.name, **other}
     )  # fmt: skip

@@ -102,9 +102,9 @@ class JsonLineReader:
 class Keeper:
     """Keeps one agent. told: its standard input."""
 
-    def __init__(self, order: KeeperOrder, told: JsonLineReader) -> None:
+    def __init__(self, order: KeeperOrder, lines: JsonLineReader) -> None:
         self._order = order
-        self._told = told
+        self._told = lines
         self._until_s = order.until_s
         self._kill_at_s: float | None = None
         self._agent: subprocess.Popen[bytes] | None = None

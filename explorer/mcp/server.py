@@ -191,7 +191,7 @@ class HistoryServer:
                               annotations=hints))  # fmt: skip
         return found
 
-    async def _list_tools(self, context: Any, given: PaginatedRequestParams | None) -> ListToolsResult:
+    async def _list_tools(self, context: Any, params: PaginatedRequestParams | None) -> ListToolsResult:
         return ListToolsResult(tools=self.tools())
 
     async def _call_tool(self, context: ServerRequestContext[Any], given: CallToolRequestParams) -> CallToolResult:
@@ -212,13 +212,13 @@ class HistoryServer:
             return CallToolResult(content=[TextContent(text=busy)], is_error=True)
         return CallToolResult(content=[TextContent(text=text)])
 
-    async def _list_resources(self, context: Any, given: PaginatedRequestParams | None) -> ListResourcesResult:
-        cursor = None if given is None else given.cursor
+    async def _list_resources(self, context: Any, params: PaginatedRequestParams | None) -> ListResourcesResult:
+        cursor = None if params is None else params.cursor
         page = await self._resource("slow", lambda log: entities(log, cursor))
         found = [Resource(uri=address_of(each), name=each, mime_type=JSON) for each in page.entities]
         return ListResourcesResult(resources=found, next_cursor=page.cursor)
 
-    async def _list_templates(self, context: Any, given: PaginatedRequestParams | None) -> ListResourceTemplatesResult:
+    async def _list_templates(self, context: Any, params: PaginatedRequestParams | None) -> ListResourceTemplatesResult:
         about = "An entity's state; at: WHEN, without it now"
         template = ResourceTemplate(uri_template=TEMPLATE, name=HOST, description=about, mime_type=JSON)
         return ListResourceTemplatesResult(resource_templates=[template])

@@ -61,14 +61,14 @@ class HistoryTool(NamedTuple):
             "additionalProperties": False,
         }
 
-    def checked(self, given: Given) -> dict[str, Any]:
+    def checked(self, arguments: Given) -> dict[str, Any]:
         """Return the arguments without those that are null.
 
         Raises:
             InputError: An argument is unknown, missing or of the wrong type. The message lists the known ones.
         """
         known = {each.name: each for each in (*self.parameters, _CURSOR)}
-        found = {name: value for name, value in given.items() if value is not None}
+        found = {name: value for name, value in arguments.items() if value is not None}
         for name, value in found.items():
             if name not in known:
                 raise InputError(f"{name!r:.60}: {self.name} takes {', '.join(known)}")
@@ -98,50 +98,57 @@ def _check(parameter: Parameter, value: Any) -> None:
         raise InputError(f"{parameter.name}: one of {', '.join(parameter.choices)}, given {value!r:.60}")
 
 
-def _at_a_point(log: AgentLog, given: Given) -> dict[str, Any]:
-    return {**given, "at": str(log.point(given.get("at")).cut)}
+def _at_a_point(log: AgentLog, arguments: Given) -> dict[str, Any]:
+    return {**arguments, "at": str(log.point(arguments.get("at")).cut)}
 
 
-def _at_a_point_of_entity(log: AgentLog, given: Given) -> dict[str, Any]:
-    return {**given, "at": str(log.point(given.get("at"), given["entity"], given.get("clock", RECORDED)).cut)}
+def _at_a_point_of_entity(log: AgentLog, arguments: Given) -> dict[str, Any]:
+    return {
+        **arguments,
+        "at": str(log.point(arguments.get("at"), arguments["entity"], arguments.get("clock", RECORDED)).cut),
+    }
 
 
-def _at_a_point_of_value(log: AgentLog, given: Given) -> dict[str, Any]:
-    point, _, _ = field_of(log, given["value"], given.get("at"), given.get("clock", RECORDED))
-    return {**given, "at": str(point.cut)}
+def _at_a_point_of_value(log: AgentLog, arguments: Given) -> dict[str, Any]:
+    point, _, _ = field_of(log, arguments["value"], arguments.get("at"), arguments.get("clock", RECORDED))
+    return {**arguments, "at": str(point.cut)}
 
 
-def _at_two_points(log: AgentLog, given: Given) -> dict[str, Any]:
-    cuts = {side: str(log.point(given[side], given.get("entity"), given.get("clock", RECORDED)).cut) for side in "ab"}
-    return {**given, **cuts}
+def _at_two_points(log: AgentLog, arguments: Given) -> dict[str, Any]:
+    cuts = {
+        side: str(log.point(arguments[side], arguments.get("entity"), arguments.get("clock", RECORDED)).cut)
+        for side in "ab"
+    }
+    return {**arguments, **cuts}
 
 
-def _at_a_point_of_agent(log: AgentLog, given: Given) -> dict[str, Any]:
+def _at_a_point_of_agent(log: AgentLog, arguments: Given) -> dict[str, Any]:
     """Resolve a point. A time is kept as it is, because it refers to the agent's own clock (agents/knew.py)."""
     try:
-        parse_time(given.get("at", ""), "at")
+        parse_time(arguments.get("at", ""), "at")
     except ValidationError:
-        return _at_a_point(log, given)
-    return dict(given)
+        return _at_a_point(log, arguments)
+    return dict(arguments)
 
 
-def _unchanged(log: AgentLog, given: Given) -> dict[str, Any]:
-    return dict(given)
+def _unchanged(log: AgentLog, arguments: Given) -> dict[str, Any]:
+    return dict(arguments)
 
 
-def _show(given: Given) -> Query:
-    return StepsQuery(**given) if "step" in given else RunQuery(**given)
+def _show(arguments: Given) -> Query:
+    return StepsQuery(**arguments) if "step" in arguments else RunQuery(**arguments)
 
 
 TOOLS: Mapping[str, HistoryTool] = {each.name: each for each in (
     HistoryTool(
         "find", "Entities whose id or values hold a text. Without text: all. Leaves out what runs are recorded as.",
         (Parameter("text"), Parameter("type", about="Only this type"), _AT),
-        lambda given: FindQuery(**given), _at_a_point, "runs with text searches what was said in runs", is_slow=True,
+        lambda arguments: FindQuery(**arguments), _at_a_point, "runs with text searches what was said in runs",
+        is_slow=True,
     ),
     HistoryTool(
         "state", "An entity as it was: fields, each with the observation and source that set it, links, conflicts.",
-        (_ENTITY, _AT, CLOCK), lambda given: StateQuery(**given), _at_a_point_of_entity,
+        (_ENTITY, _AT, CLOCK), lambda arguments: StateQuery(**arguments), _at_a_point_of_entity,
         "find lists the entities there are",
     ),
     HistoryTool(
@@ -149,19 +156,19 @@ TOOLS: Mapping[str, HistoryTool] = {each.name: each for each in (
         (Parameter("agent", is_required=True),
          Parameter("at", about="WHEN; a time is one on the agent's clock; default now"),
          Parameter("run", about="Only in this run"), Parameter("every", "boolean", "Not only the latest")),
-        lambda given: KnewQuery(**given), _at_a_point_of_agent, "runs lists agents with their runs",
+        lambda arguments: KnewQuery(**arguments), _at_a_point_of_agent, "runs lists agents with their runs",
     ),
     HistoryTool(
         "why", "The chain of observations that a value rests on, nearest first: who, when, from what causes.",
         (Parameter("value", about="TYPE/ID.FIELD[.KEY]", is_required=True), _AT, CLOCK,
          Parameter("depth", "integer", "At most so many causes back")),
-        lambda given: WhyQuery(**given), _at_a_point_of_value, "state shows an entity's fields",
+        lambda arguments: WhyQuery(**arguments), _at_a_point_of_value, "state shows an entity's fields",
     ),
     HistoryTool(
         "diff", "What changed from one point to another, of one entity or of all: old, new, by whom.",
         (Parameter("a", about="WHEN", is_required=True), Parameter("b", about="WHEN", is_required=True),
          Parameter("entity", about="TYPE/ID"), CLOCK),
-        lambda given: DiffQuery(**given), _at_two_points, "now and run:ID#STEP are points",
+        lambda arguments: DiffQuery(**arguments), _at_two_points, "now and run:ID#STEP are points",
     ),
     HistoryTool(
         "runs", f"Recorded runs, newest first, at most limit ({RUNS_LISTED}). All that is given must hold.",
@@ -171,7 +178,7 @@ TOOLS: Mapping[str, HistoryTool] = {each.name: each for each in (
          Parameter("until", about="RFC 3339"), Parameter("user"), Parameter("tag"),
          Parameter("parent", about="Forks of this run"), Parameter("flagged", "boolean"),
          Parameter("limit", "integer"), _AT),
-        lambda given: RunsQuery(**{"limit": RUNS_LISTED, **given}), _at_a_point, "find searches entities",
+        lambda arguments: RunsQuery(**{"limit": RUNS_LISTED, **arguments}), _at_a_point, "find searches entities",
     ),
     HistoryTool(
         "show", "A run with its steps: decisions, calls, answers, failures. With step: only that one, in more detail.",
@@ -182,16 +189,16 @@ TOOLS: Mapping[str, HistoryTool] = {each.name: each for each in (
         (Parameter("a", about="A run", is_required=True), Parameter("b", about="A run", is_required=True), _AT,
          Parameter("exact", "boolean", "Clock, randomness and fresh ids count too"),
          Parameter("depth", "integer", "Causes back")),
-        lambda given: CompareQuery(**given), _at_a_point, "runs lists the runs there are",
+        lambda arguments: CompareQuery(**arguments), _at_a_point, "runs lists the runs there are",
     ),
     HistoryTool(
         "effects", "What write tools did or may have done, and whether it is known.",
         (Parameter("status", choices=FATES), Parameter("run", about="That this run, by its whole id, carried out"),
          Parameter("tool"), _AT),
-        lambda given: EffectsQuery(**given), _at_a_point, "runs lists the runs there are",
+        lambda arguments: EffectsQuery(**arguments), _at_a_point, "runs lists the runs there are",
     ),
     HistoryTool(
         "verify", "Whether everything stored matches a full replay of the log now. Reads all of it: slow.",
-        (), lambda given: VerifyQuery(), _unchanged, "refold doctor says what to fix", is_slow=True,
+        (), lambda arguments: VerifyQuery(), _unchanged, "refold doctor says what to fix", is_slow=True,
     ),
 )}  # fmt: skip

@@ -51,13 +51,13 @@ def command_text(arguments: Sequence[str], log_url: str | None = None) -> str:
     return shlex.join(["refold", *arguments, *named])
 
 
-def options_of(given: Mapping[str, object]) -> list[str]:
+def options_of(arguments: Mapping[str, object]) -> list[str]:
     """Return command-line options. An empty value leaves the option out; True gives an option without a value.
 
     A value is joined to its option with `=`, so a value that starts with `-` is not read as an option.
     """
     found: list[str] = []
-    for name, value in given.items():
+    for name, value in arguments.items():
         if value is True:
             found.append(f"--{name}")
         elif value not in (None, "", False):
@@ -65,7 +65,7 @@ def options_of(given: Mapping[str, object]) -> list[str]:
     return found
 
 
-def arguments_of(words: Sequence[str], named: Mapping[str, object], *given: str) -> list[str]:
+def arguments_of(words: Sequence[str], named: Mapping[str, object], *arguments: str) -> list[str]:
     """Return a command's arguments: its words, what it asks about, its options.
 
     A cut is long, so options come last, and what is asked about can be read first. If a positional argument starts with
@@ -74,9 +74,9 @@ def arguments_of(words: Sequence[str], named: Mapping[str, object], *given: str)
     Args:
         words: The command, such as `run`, `steps`.
         named: The options, as for `options_of`.
-        given: The positional arguments.
+        arguments: The positional arguments.
     """
     options = options_of(named)
-    if any(each.startswith("-") for each in given):
-        return [*words, *options, "--", *given]
-    return [*words, *given, *options]
+    if any(each.startswith("-") for each in arguments):
+        return [*words, *options, "--", *arguments]
+    return [*words, *arguments, *options]

@@ -52,65 +52,67 @@ _TEXTS = ("since", "until", "text", "tool", "error", "outcome", "agent", "user",
 
 ENDPOINTS: Mapping[str, Endpoint] = {
     "runs": Endpoint(
-        "The runs of agents, the newest first.", lambda _, __, given: RunsQuery(**given),
+        "The runs of agents, the newest first.", lambda _, __, arguments: RunsQuery(**arguments),
         parameters=(*(Parameter(name) for name in _TEXTS), Parameter("flagged", "boolean"),
                     Parameter("limit", "integer"),
                     Parameter("search_steps", "integer", "How many steps a search in steps reads at most."), AT),
     ),
-    "run": Endpoint("One run, with its steps.", lambda _, run, given: RunQuery(run, **given), "run", (AT,)),
+    "run": Endpoint("One run, with its steps.", lambda _, run, arguments: RunQuery(run, **arguments), "run", (AT,)),
     "steps": Endpoint(
-        "The steps of a run, or one of them.", lambda _, run, given: StepsQuery(run, **given), "run",
+        "The steps of a run, or one of them.", lambda _, run, arguments: StepsQuery(run, **arguments), "run",
         (AT, Parameter("step", "integer")),
     ),
     "knew": Endpoint(
-        "What an agent knew by a moment.", lambda _, agent, given: KnewQuery(agent, **given), "agent",
+        "What an agent knew by a moment.", lambda _, agent, arguments: KnewQuery(agent, **arguments), "agent",
         (
             AT, Parameter("run"), Parameter("step", "integer", "Only in this step of the run."),
             Parameter("every", "boolean", "Every read and answer, not the latest."),
         ),
     ),
     "state": Endpoint(
-        "An entity as it was.", lambda _, entity, given: StateQuery(entity, **given), "entity", (AT, CLOCK)
+        "An entity as it was.", lambda _, entity, arguments: StateQuery(entity, **arguments), "entity", (AT, CLOCK)
     ),
     "find": Endpoint(
-        "The entities whose id or values hold a text.", lambda _, __, given: FindQuery(**given),
+        "The entities whose id or values hold a text.", lambda _, __, arguments: FindQuery(**arguments),
         parameters=(Parameter("text"), Parameter("type"), AT),
     ),
     "history": Endpoint(
-        "What changed in an entity.", lambda _, entity, given: HistoryQuery(entity, **given), "entity",
+        "What changed in an entity.", lambda _, entity, arguments: HistoryQuery(entity, **arguments), "entity",
         (Parameter("since"), Parameter("until"), CLOCK),
     ),
     "why": Endpoint(
-        "The observations a value rests on: TYPE/ID.FIELD[.KEY].", lambda _, value, given: WhyQuery(value, **given),
+        "The observations a value rests on: TYPE/ID.FIELD[.KEY].",
+        lambda _, value, arguments: WhyQuery(value, **arguments),
         "value", (AT, CLOCK, Parameter("depth", "integer", "At most so many causes back.")),
     ),
     "diff": Endpoint(
-        "What leads from one point to another.", lambda _, __, given: DiffQuery(**given),
+        "What leads from one point to another.", lambda _, __, arguments: DiffQuery(**arguments),
         parameters=(Parameter("a", is_required=True), Parameter("b", is_required=True), Parameter("entity"), CLOCK),
     ),
     "compare": Endpoint(
-        "The first point where two runs part, and why.", lambda _, __, given: CompareQuery(**given),
+        "The first point where two runs part, and why.", lambda _, __, arguments: CompareQuery(**arguments),
         parameters=(Parameter("a", is_required=True), Parameter("b", is_required=True), AT,
                     Parameter("exact", "boolean"), Parameter("depth", "integer")),
     ),
     "markers": Endpoint("The points that have a name.", lambda _, __, ___: MarkersQuery()),
     "effects": Endpoint(
-        "What write tools did, or may have done.", lambda _, __, given: EffectsQuery(**given),
+        "What write tools did, or may have done.", lambda _, __, arguments: EffectsQuery(**arguments),
         parameters=(Parameter("status"), Parameter("run"), Parameter("tool"), AT),
     ),
     "agents": Endpoint(
-        "The supervised agents, and what they do.", lambda _, __, given: AgentsQuery(**given), parameters=(AT,)
+        "The supervised agents, and what they do.", lambda _, __, arguments: AgentsQuery(**arguments), parameters=(AT,)
     ),
     "approvals": Endpoint(
-        "The calls of runs that wait for a person.", lambda _, __, given: ApprovalsQuery(given.get("all", False)),
+        "The calls of runs that wait for a person.",
+        lambda _, __, arguments: ApprovalsQuery(arguments.get("all", False)),
         parameters=(Parameter("all", "boolean", "Also those that have an answer."),),
     ),
     "healings": Endpoint(
-        "The attempts to heal runs, and how each failure fared.", lambda _, __, given: HealingsQuery(**given),
+        "The attempts to heal runs, and how each failure fared.", lambda _, __, arguments: HealingsQuery(**arguments),
         parameters=(Parameter("run"),),
     ),
     "deadletters": Endpoint(
-        "The records that are no observations.", lambda _, __, given: DeadLettersQuery(**given),
+        "The records that are no observations.", lambda _, __, arguments: DeadLettersQuery(**arguments),
         parameters=(Parameter("limit", "integer"),),
     ),
     "snapshots": Endpoint("The sealed epochs.", lambda _, __, ___: SnapshotsQuery()),
@@ -118,12 +120,12 @@ ENDPOINTS: Mapping[str, Endpoint] = {
         "The runs whose content has expired; reads every run, and removes nothing.", lambda _, __, ___: RetentionQuery()
     ),
     "tail": Endpoint(
-        "The changes after a point.", lambda _, __, given: TailQuery(given["from"]),
+        "The changes after a point.", lambda _, __, arguments: TailQuery(arguments["from"]),
         parameters=(Parameter("from", about="The point, as WHEN.", is_required=True),),
     ),
     "rebuild": Endpoint(
         "The number of entities, and the root; reads every entity.",
-        lambda _, __, given: RebuildQuery(given.get("at"), (given["type"],) if "type" in given else ()),
+        lambda _, __, arguments: RebuildQuery(arguments.get("at"), (arguments["type"],) if "type" in arguments else ()),
         parameters=(AT, Parameter("type", about="Only entities of this type.")),
     ),
     "doctor": Endpoint("Whether the log can be used here.", lambda place, _, __: DoctorQuery(place)),
@@ -152,15 +154,15 @@ def query_of(place: LogTarget, name: str, argument: str, query: Mapping[str, str
         wanted = f"/api/{name}/{endpoint.argument.upper()}" if endpoint.argument else f"/api/{name} alone"
         raise InputError(f"ask for {wanted}")
     known = {each.name: each for each in endpoint.parameters}
-    given = {}
+    arguments = {}
     for each, text in query.items():
         if each not in known:
             raise InputError(f"{each:.60}: /api/{name} has the parameters {', '.join(known) or 'none'}")
-        given[each] = _value(known[each], text)
+        arguments[each] = _value(known[each], text)
     for parameter in endpoint.parameters:
-        if parameter.is_required and parameter.name not in given:
+        if parameter.is_required and parameter.name not in arguments:
             raise InputError(f"/api/{name} needs the parameter {parameter.name}")
-    return endpoint.make(place, argument, given)
+    return endpoint.make(place, argument, arguments)
 
 
 def _value(parameter: Parameter, text: str) -> Any:

@@ -184,13 +184,13 @@ class RefoldHooks(LogContext):
 
     # Policy
 
-    def _decide(self, run: str, asked: RecordedRequest, now: int) -> PolicyDecision | None:
+    def _decide(self, run: str, request: RecordedRequest, now: int) -> PolicyDecision | None:
         """Return the denial of a call, or that a person is asked; None if it is allowed."""
         guard = recent(self._guards, run, lambda: self._guard(run, now), SESSIONS_KEPT)
-        decision = guard.decide(asked, run)
+        decision = guard.decide(request, run)
         if decision is None or decision.action == "deny":
             return decision
-        return self._ask_person(guard, run, asked, decision, now)
+        return self._ask_person(guard, run, request, decision, now)
 
     def _guard(self, run: str, now: int) -> Guard:
         """Return the guard of a session that this process has not seen yet; the calls of its run are counted."""
@@ -201,23 +201,23 @@ class RefoldHooks(LogContext):
             return Guard(self._policy, now)
 
     def _ask_person(
-        self, guard: Guard, run: str, asked: RecordedRequest, decision: PolicyDecision, now: int
+        self, guard: Guard, run: str, request: RecordedRequest, decision: PolicyDecision, now: int
     ) -> PolicyDecision | None:
         """Ask a person about a call, or use the answer."""
         nth = 1
-        while (status := self._status(question := f"{run}#ask.{asked.hash[:12]}.{nth}")) in ("running", "cancelled"):
+        while (status := self._status(question := f"{run}#ask.{request.hash[:12]}.{nth}")) in ("running", "cancelled"):
             nth += 1  # it was used for an earlier call
         authority = f"policy {decision.policy}, rule {decision.rule}"
         if not status:
             entity = f"action/{question}"
-            inputs = self._seal(run, entity, "inputs", arguments_of(asked))
-            ask_person(self._log, question, asked.name, run, self._agent, authority, decision.why, now, (), inputs)
+            inputs = self._seal(run, entity, "inputs", arguments_of(request))
+            ask_person(self._log, question, request.name, run, self._agent, authority, decision.why, now, (), inputs)
         elif status != "awaiting_approval":
             is_approved = status == "pending"
             self._log.observe(f"action/{question}", {"status": "running" if is_approved else "cancelled"})
             if not is_approved:
                 return decision._replace(action="deny", why=f"a person rejected it: {decision.why}")
-            return guard.decide(asked, run, is_approved=True)
+            return guard.decide(request, run, is_approved=True)
         why = f"{decision.why} A person must approve it: refold approve '{question}'"
         return decision._replace(why=why)
 

@@ -163,11 +163,11 @@ def _plan(
 
 
 def _carried_out(
-    log: Log, told: Sequence[RetryReport], ready: Mapping[Position, RetryReady], wait_s: float
+    log: Log, reports: Sequence[RetryReport], ready: Mapping[Position, RetryReady], wait_s: float
 ) -> list[RetryReport]:  # fmt: skip
     from refold.streams.log.kafka.deadletter_retry import carry_out
 
-    return carry_out(kafka_port(log), told, ready, wait_s)
+    return carry_out(kafka_port(log), reports, ready, wait_s)
 
 
 def report_json(report: RetryReport) -> dict[str, Any]:
@@ -177,10 +177,10 @@ def report_json(report: RetryReport) -> dict[str, Any]:
             "outcome": report.outcome, "at": at, "fate": report.fate, "text": report.text}  # fmt: skip
 
 
-def _show(screen: Screen, told: Sequence[RetryReport], *, is_dry: bool) -> None:
-    screen.table(COLUMNS, [[str(each.letter.position), each.letter.entity or "-", each.text] for each in told])
-    counts = Counter(each.outcome for each in told)
-    waiting = sum(each.fate == "waiting" for each in told)
+def _show(screen: Screen, reports: Sequence[RetryReport], *, is_dry: bool) -> None:
+    screen.table(COLUMNS, [[str(each.letter.position), each.letter.entity or "-", each.text] for each in reports])
+    counts = Counter(each.outcome for each in reports)
+    waiting = sum(each.fate == "waiting" for each in reports)
     words = {
         "ready": "would be appended", "appended": "appended", "refused": "would be refused again",
         "retried": "retried before (--again repeats them)",

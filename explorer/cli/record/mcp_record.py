@@ -98,16 +98,16 @@ def mcp_record(
     return exit_as(ended)
 
 
-def _pass_on(given: CaptureSettings, url: str, listen: str) -> int:
+def _pass_on(settings: CaptureSettings, url: str, listen: str) -> int:
     from refold.agents.capture.mcp_http import McpHttpTee
 
     host, port = address_of(listen)
     stop = Event()
     stop_by_signals(stop)
-    tee = McpHttpTee(given._replace(host=host, port=port), url)
+    tee = McpHttpTee(settings._replace(host=host, port=port), url)
     click.echo(f"refold mcp-record: {tee.url} passes on to {capture_modules().shown(url)}; Ctrl-C ends it")
     wait_for(stop)
-    print_stored(tee.close(CLOSING_S), given.log_url)
+    print_stored(tee.close(CLOSING_S), settings.log_url)
     return 0
 
 

@@ -189,13 +189,13 @@ def serve_recording(
 
 
 def forking_settings(
-    target: LogTarget, run_id: str, redact: str | None, given: CaptureSettings, *, is_paced: bool
+    target: LogTarget, run_id: str, redact: str | None, settings: CaptureSettings, *, is_paced: bool
 ) -> tuple[CaptureSettings, RecordedUpstream, str]:
     """Return the settings of a capture that first answers from a run, the recorded answers, and the run's full id."""
     replaying, recordings, run_id = _recorded_upstream(target, run_id, redact, is_paced=is_paced)
     if redact is None and any(each.redacted for each in recordings):
         raise InputError(f"run {run_id} was recorded through a redactor, and its fork would not be: give --redact")
-    return given._replace(parents=recordings, replaying=replaying), replaying, run_id
+    return settings._replace(parents=recordings, replaying=replaying), replaying, run_id
 
 
 def _recorded_upstream(
@@ -264,7 +264,7 @@ def capture_settings(
     module = capture_modules()
     sys.setswitchinterval(SWITCH_S)
     url = whole_url(resolved_url(target.url))
-    given: CaptureSettings = module.CaptureSettings(
+    built: CaptureSettings = module.CaptureSettings(
         url,
         partial(
             open_log, url, types=target.type_paths(), owner_timeout_s=target.owner_timeout_s, worker=target.worker,
@@ -273,14 +273,14 @@ def capture_settings(
         agent, settings, lambda line: click.echo(f"refold: {line}", err=True), redactor_for(redact),
         None if spool is None else spool.absolute(), spool_mib << 20, **more,
     )  # fmt: skip
-    return given
+    return built
 
 
-def resumed_settings(given: CaptureSettings, run: str) -> CaptureSettings:
+def resumed_settings(settings: CaptureSettings, run: str) -> CaptureSettings:
     """Return the settings of a capture that goes on from what was captured under an id."""
     from refold.agents.capture.resumed import resuming
 
-    return resuming(given, run, CLOSING_S)
+    return resuming(settings, run, CLOSING_S)
 
 
 def print_stored(stored: StoredExchanges, log_url: str) -> None:
