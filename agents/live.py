@@ -28,7 +28,7 @@ from refold.agents.recorder.log_backend import LogBackend, read_again
 from refold.agents.recorder.observations import Seal, run_entity
 from refold.agents.recorder.run import Run
 from refold.agents.recorder.run_backend import Nondeterminism
-from refold.agents.recorder.sinks import LogSink, RunSink
+from refold.agents.recorder.run_sinks import LogSink, RunSink
 from refold.agents.recorder.step_assembler import StepAssembler
 from refold.agents.recordings.load import load
 from refold.agents.redaction.redactor import RunRedactor, for_run

@@ -29,9 +29,9 @@ from refold.avro.quarantine import CHANGES, OBSERVATIONS
 from refold.sinks.initial_load import change_history, definitions_at, load_of, recomputed
 from refold.sinks.port import Batch, EntityState, HistoryStep, Load
 from refold.sinks.states import advance, begun, follows, is_exact, packed, unpacked
+from refold.streams.change_reader import ChangeReader, first_past
 from refold.streams.changes import Change, MutationFormatter
 from refold.streams.cut import Cut
-from refold.streams.feed import ChangeReader, first_past
 from refold.streams.log.port import LogReader
 from refold.streams.rebuild.partition import Progress
 from refold.streams.table.folds import Folds

@@ -19,9 +19,9 @@ from refold.reducers.entity import Entity, unpack
 from refold.reducers.state import hash_state
 from refold.sinks.port import EntityState, HistoryStep, Load
 from refold.sinks.states import is_exact, state_of
+from refold.streams.change_reader import ChangeReader
 from refold.streams.changes import Change, MutationFormatter
 from refold.streams.cut import Cut
-from refold.streams.feed import ChangeReader
 from refold.streams.history import RecordedObservation, moments, seen_in
 from refold.streams.log.port import LogReader, firsts
 from refold.streams.rebuild.partition import Progress

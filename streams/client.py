@@ -23,10 +23,10 @@ from refold.avro.observation import Kind, Link, Observation, Source, type_of
 from refold.avro.registry import TypeVersion
 from refold.streams.asof import entities_at, entity_at
 from refold.streams.blobs.store import content_of
+from refold.streams.change_reader import changes_from
 from refold.streams.changes import Change, Row
 from refold.streams.cut import Cut
 from refold.streams.entity_index import EntityIndexes
-from refold.streams.feed import changes_from
 from refold.streams.history import difference, rows_between
 from refold.streams.log.port import AppendedObservation, LogPort, Marked
 from refold.streams.point import Point, Points, When
@@ -72,11 +72,11 @@ def _locked(method: F) -> F:
     """Run the method under the log's lock."""
 
     @functools.wraps(method)
-    def taken(self: Log, *args: Any, **kwargs: Any) -> Any:
+    def locked(self: Log, *args: Any, **kwargs: Any) -> Any:
         with self.turn:
             return method(self, *args, **kwargs)
 
-    return cast(F, taken)
+    return cast(F, locked)
 
 
 class Log:

@@ -124,7 +124,7 @@ class CapturedSession:
         if reply is None or not reply.calls:
             attempt.failure = _failure_of(exchange)
             return self._end_step(None if attempt.failure is None else "failed")
-        self.sink.settle()  # the exchange is written before its actions, and durable with them
+        self.sink.await_written()  # the exchange is written before its actions, and durable with them
         self._ask(reply.calls, ended_at)
 
     def _note_denial(self, exchange: SpooledExchange) -> None:
@@ -216,7 +216,7 @@ class CapturedSession:
     def _take_over(self, recording: Recording, step: Step) -> None:
         """Add a recorded step, and the changes of a fork after it."""
         self._state = applied(self._state, step.delta)
-        self.sink.taken(step, self._state)
+        self.sink.step_reused(step, self._state)
         self._apply_fork(recording, step.number)
 
     def _apply_fork(self, recording: Recording, number: int) -> None:

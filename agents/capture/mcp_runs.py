@@ -58,7 +58,7 @@ class McpRuns(Sessions):
                 if step.is_committed:
                     run.number = step.number
                     run.stored |= {call.started_at for call in step.calls}
-                    run.sink.taken(step, {})
+                    run.sink.step_reused(step, {})
             run.last_at = self._capturing.runtime.now_micros()
 
 

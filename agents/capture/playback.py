@@ -89,7 +89,7 @@ class RecordedUpstream:
         self, recordings: Iterable[Recording], redact: Redact | None = None, *, is_paced: bool = False,
         say: Callable[[str], None] = lambda line: None,
         observation_of: Callable[[str, int], str] = lambda run, step: "",
-        is_held: Callable[[Call], bool] = lambda call: True,
+        may_answer: Callable[[Call], bool] = lambda call: True,
     ) -> None:  # fmt: skip
         """Load the recordings.
 
@@ -99,7 +99,7 @@ class RecordedUpstream:
             is_paced: Whether to reproduce the recorded pauses between pieces.
             say: Shows a line to the user.
             observation_of: Returns the id of the observation that holds a step of a run; "" if it is not known.
-            is_held: Which recorded exchanges may answer.
+            may_answer: Which recorded exchanges may answer.
         """
         self._observation_of = observation_of
         self._redact = redact
@@ -107,7 +107,7 @@ class RecordedUpstream:
         self._say = say
         self._turn = threading.Lock()
         self.served = self.unrecorded = 0
-        self._waiting = [each for each in exchanges_in(recordings) if is_held(each.call)]
+        self._waiting = [each for each in exchanges_in(recordings) if may_answer(each.call)]
         self._done: list[RecordedExchange] = []
 
     @property

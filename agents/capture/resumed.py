@@ -56,7 +56,7 @@ def resuming(settings: CaptureSettings, run: str, closing_s: float) -> CaptureSe
         log.close()
     if settings.redact is None and any(each.redacted for each in recordings):
         raise InputError(f"run {run} was captured through a redactor, and what follows would not be: give --redact")
-    replaying = RecordedUpstream(recordings, redact, is_held=_is_answered)
+    replaying = RecordedUpstream(recordings, redact, may_answer=_is_answered)
     return settings._replace(parents=recordings, replaying=replaying, resumed=run)
 
 

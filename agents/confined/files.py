@@ -9,7 +9,7 @@
 2. Signals to processes outside are denied if the kernel can do that (Landlock ABI 6, Linux 6.12).
 3. Reading is not restricted, nor are modes, owners and times of files. Open descriptors are not affected.
 
-`is_held` answers the same question for a path, so that the guard in Python can name the line of the attempt.
+`is_write_denied` answers the same question for a path, so that the guard in Python can name the line of the attempt.
 """
 
 from __future__ import annotations

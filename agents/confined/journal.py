@@ -21,7 +21,7 @@ import msgspec
 from refold.agents.journal.record import Failure, Outcome, Plain, Recording, Step
 from refold.agents.recorder.children import RunOptions
 from refold.agents.recorder.context import ExecutionBranch
-from refold.agents.recorder.sinks import RunSink
+from refold.agents.recorder.run_sinks import RunSink
 from refold.agents.recorder.step_assembler import PendingAttempt, PendingCall, PendingStep
 from refold.avro.errors import InputError
 
@@ -49,7 +49,7 @@ class StepEnded(msgspec.Struct, tag=True):
 
 
 class Taken(msgspec.Struct, tag=True):
-    """See RunSink.taken."""
+    """See RunSink.step_reused."""
 
     step: Step
     state: Plain
@@ -116,7 +116,7 @@ class JournalSink(RunSink):
         """Written at once."""
         self._say(StepEnded(step))
 
-    def taken(self, step: Step, state: Plain) -> None:
+    def step_reused(self, step: Step, state: Plain) -> None:
         """Written at once."""
         self._say(Taken(step, state))
 
@@ -124,7 +124,7 @@ class JournalSink(RunSink):
         """Written at once."""
         self._say(Parted(patch, state))
 
-    def settle(self) -> None:
+    def await_written(self) -> None:
         """Do nothing: written lines remain, even if this process is killed."""
 
     def ended(self, outcome: Outcome, output: Plain, failure: Failure | None, at: int) -> str:
@@ -219,7 +219,7 @@ class JournalRecord:
                 made.attempts = [self._with_run_hashes(each) for each in made.attempts]
                 sink.step_ended(made)
             case Taken(step, state):
-                sink.taken(step, state)
+                sink.step_reused(step, state)
             case Parted(patch, state):
                 sink.forked(patch, state)
             case RunEnded(outcome, output, failure, at, is_departure):

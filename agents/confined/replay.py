@@ -32,7 +32,7 @@ from refold.agents.confined.protocol import ErrorReply, Question, ReadReply
 from refold.agents.entry import entry_for
 from refold.agents.journal.record import Plain, Recording
 from refold.agents.recorder.failures import failure_of
-from refold.agents.recorder.sinks import RunSink
+from refold.agents.recorder.run_sinks import RunSink
 from refold.agents.redaction.redactor import Redact, Redactor
 from refold.agents.replay.memory_runs import Fields
 from refold.agents.replay.run import Replayed

@@ -11,7 +11,7 @@ The folder has mode 0700 and its files 0600. To create or destroy a key:
 3. Sync the folder, before anybody seals with the key or is told that it is destroyed. A process that finds the file in
    step 2 cannot know whether its creator got to this step, so it syncs too.
 
-Keys that were read are held in memory, at most HELD_MAX of them; each time one is used, its file is checked for
+Keys that were read are held in memory, at most CACHED_MAX of them; each time one is used, its file is checked for
 changes. A search over sealed content reads the keys of thousands of runs.
 
 The system does not overwrite the blocks of a removed file. If that matters on a disk, encrypt the disk.
@@ -34,13 +34,13 @@ from refold.agents.keys.ring import KEY_BYTES, KeyDamage, new_key
 from refold.avro.errors import KeyUnreadable, StorageError
 from refold.streams.durable import sync_file, sync_path
 
-HELD_MAX = 10_000
+CACHED_MAX = 10_000
 _FILE_BYTES_MAX = 1 << 12
 _FileIdentity: TypeAlias = tuple[int, int, int]
 _NEW = ".new"
 
 
-class _HeldKey(NamedTuple):
+class _CachedKey(NamedTuple):
     """A key in memory. file: what distinguishes its file from another one of this name."""
 
     path: str
@@ -69,7 +69,7 @@ class FileKeyRing:
         self.place = str(folder)
         self._folder = folder
         self._make = make
-        self._held: dict[str, _HeldKey] = {}
+        self._cached: dict[str, _CachedKey] = {}
 
     def create(self, key_id: str) -> bytes:
         """As KeyRing."""
@@ -83,17 +83,17 @@ class FileKeyRing:
 
     def get(self, key_id: str) -> bytes | None:
         """As KeyRing."""
-        held = self._held.get(key_id)
+        held = self._cached.get(key_id)
         if held is not None and _identity(held.path) == held.file:
             return held.key
         path = f"{self.place}/{_name_of(key_id)}"
         found = self._read(path)
         if found is None:
-            self._held.pop(key_id, None)
+            self._cached.pop(key_id, None)
             return None
-        if len(self._held) >= HELD_MAX:
-            self._held = {}
-        self._held[key_id] = _HeldKey(path, found.file, found.key)
+        if len(self._cached) >= CACHED_MAX:
+            self._cached = {}
+        self._cached[key_id] = _CachedKey(path, found.file, found.key)
         return found.key
 
     def destroy(self, key_id: str) -> None:
@@ -128,7 +128,7 @@ class FileKeyRing:
         """Return 0: a file is removed with its key."""
         return 0
 
-    def settle(self) -> None:
+    def erase_removed(self) -> None:
         """Do nothing."""
 
     def refresh(self) -> None:

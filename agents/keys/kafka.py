@@ -23,8 +23,8 @@ it. No record states this, and such keys can be used again once the batch is res
 
 When the (wrapped) bytes of a destroyed key are gone from the brokers' disks:
 1. The segment with the record that destroyed it is closed. A broker closes a segment that is `segment.ms` (an hour) old
-   when the next record is written, and never by itself. If nobody creates a key, `settle` writes a record. Its key is
-   CBOR ["", empty bytes] and it has no value, so it is not a key, and compaction drops it.
+   when the next record is written, and never by itself. If nobody creates a key, `erase_removed` writes a record. Its
+   key is CBOR ["", empty bytes] and it has no value, so it is not a key, and compaction drops it.
 2. The brokers compact the closed segments, within minutes (`max.compaction.lag.ms`, `min.cleanable.dirty.ratio`).
 3. They delete the files of the old segments, `file.delete.delay.ms` (a minute) later.
 `remaining` counts the keys for which step 2 has not happened.
@@ -108,10 +108,10 @@ class KafkaKeyRing:
         self._next = 0
         self._read_at = clock_s()
         # By id, each record's key with its offset and value; the first is valid.
-        self._held: dict[str, dict[bytes, _KeyRecord]] = {}
+        self._records: dict[str, dict[bytes, _KeyRecord]] = {}
         try:
             self.refresh()
-            for key_id, held in self._held.items():
+            for key_id, held in self._records.items():
                 for _, wrapped in held.values():
                     if masters.is_wrapped(wrapped) and not masters.is_of(wrapped):
                         raise masters.missing(key_id, wrapped, self.place)
@@ -123,42 +123,42 @@ class KafkaKeyRing:
         """As KeyRing."""
         with self._lock:
             self.refresh()
-            while key_id not in self._held:  # repeated if another process destroys it at this moment
+            while key_id not in self._records:  # repeated if another process destroys it at this moment
                 self._is_there = self._topics.has_extra_topic(self._topic, _NEEDED, _EXTRA, self._address, make=True)
                 ours = encode([key_id, secrets.token_bytes(8)])
                 offset = self._write(ours, self._masters.wrap(key_id, self._make()), key_id)
                 self._offsets.wait_past(self._partition, offset, "whoever writes there has a transaction open")
                 self.refresh()
-                if next(iter(self._held.get(key_id, {ours: b""}))) != ours:
+                if next(iter(self._records.get(key_id, {ours: b""}))) != ours:
                     self._write(ours, None, key_id)
             return self._key(key_id)
 
     def get(self, key_id: str) -> bytes | None:
         """As KeyRing; the result may be up to REFRESH_S old."""
         with self._lock:
-            if key_id not in self._held or self._clock_s() - self._read_at > REFRESH_S:
+            if key_id not in self._records or self._clock_s() - self._read_at > REFRESH_S:
                 self.refresh()
-            return self._key(key_id) if key_id in self._held else None
+            return self._key(key_id) if key_id in self._records else None
 
     def destroy(self, key_id: str) -> None:
         """As KeyRing."""
         with self._lock:
             self.refresh()
             # The valid one goes last; else another would become valid if this process died in between.
-            for record_key in [*self._held.get(key_id, ())][::-1]:
+            for record_key in [*self._records.get(key_id, ())][::-1]:
                 self._write(record_key, None, key_id)
             self.refresh()
 
     def ids(self) -> list[str]:
         """As KeyRing."""
         with self._lock:
-            return sorted(self._held)
+            return sorted(self._records)
 
     def damaged(self, key_ids: Iterable[str]) -> list[KeyDamage]:
         """As KeyRing."""
         found: list[KeyDamage] = []
         with self._lock:
-            for key_id in sorted(self._held):
+            for key_id in sorted(self._records):
                 try:
                     self._key(key_id)
                 except KeyUnreadable as error:
@@ -178,7 +178,7 @@ class KafkaKeyRing:
                 (gone if raw.value is None else stored).add(raw.key or b"")
             return len(stored & gone)
 
-    def settle(self) -> None:
+    def erase_removed(self) -> None:
         """As KeyRing: write one record, so that a segment past its age is closed and compacted."""
         with self._lock:
             self._is_there = self._topics.has_extra_topic(self._topic, _NEEDED, _EXTRA, self._address, make=False)
@@ -190,7 +190,7 @@ class KafkaKeyRing:
         with self._lock:
             now = self._clock_s()
             if now - self._read_at > FORGOTTEN_S:
-                self._held, self._next = {}, 0
+                self._records, self._next = {}, 0
             if not self._is_there:
                 self._is_there = self._topics.has_extra_topic(self._topic, _NEEDED, _EXTRA, self._address, make=False)
             if self._is_there:
@@ -215,14 +215,14 @@ class KafkaKeyRing:
         except Exception:  # cbor2 raises various errors for invalid bytes; no key ring wrote this record
             return
         if value is not None:
-            self._held.setdefault(key_id, {}).setdefault(record_key, _KeyRecord(offset, value))
-        elif key_id in self._held:
-            self._held[key_id].pop(record_key, None)
-            if not self._held[key_id]:
-                del self._held[key_id]
+            self._records.setdefault(key_id, {}).setdefault(record_key, _KeyRecord(offset, value))
+        elif key_id in self._records:
+            self._records[key_id].pop(record_key, None)
+            if not self._records[key_id]:
+                del self._records[key_id]
 
     def _key(self, key_id: str) -> bytes:
-        held = next(iter(self._held[key_id].values()))
+        held = next(iter(self._records[key_id].values()))
         left_out_to = 0 if self._unreadable is None else self._unreadable.left_out_to(self._partition)
         if held.offset < left_out_to:
             raise KeyUnreadable(

@@ -77,7 +77,7 @@ class KeyRing(Protocol):
     def remaining(self) -> int:
         """Return how many destroyed keys the storage below the ring still has; they can be read from its disks."""
 
-    def settle(self) -> None:
+    def erase_removed(self) -> None:
         """Start whatever makes the storage drop what `remaining` counts; it may take effect later."""
 
     def refresh(self) -> None:
@@ -126,7 +126,7 @@ class MemoryKeyRing:
         """Return 0."""
         return 0
 
-    def settle(self) -> None:
+    def erase_removed(self) -> None:
         """Do nothing."""
 
     def refresh(self) -> None:

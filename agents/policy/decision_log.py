@@ -19,7 +19,7 @@ from refold.agents.journal.record import Plain, RecordedRequest, Recording
 from refold.agents.policy.decision import PolicyDecision
 from refold.agents.policy.facts import arguments_of, title_of
 from refold.agents.recorder.observations import Seal
-from refold.agents.recorder.sinks import LogSink
+from refold.agents.recorder.run_sinks import LogSink
 from refold.avro.errors import Expired, InputError, NotAnswerable, UnknownEntity
 from refold.avro.observation import Source
 from refold.streams.client import Log
@@ -122,7 +122,7 @@ class DecisionLog:
         return approval_of(self._log, question)
 
     def _observe(self, entity: str, patch: Mapping[str, Any], number: int) -> None:
-        self._sink.settle()
+        self._sink.await_written()
         source = Source(self._head.agent, self._head.run, str(number), "", next(self._seq))
         self._log.observe(entity, patch, source=source, causes=(self._sink.last,))
 

@@ -43,7 +43,7 @@ from refold.agents.recorder.answers import Answers, CallSite, ChildAnswers, Depa
 from refold.agents.recorder.failures import failure_of
 from refold.agents.recorder.forwarding_sink import ForwardingSink
 from refold.agents.recorder.plain import decoded
-from refold.agents.recorder.sinks import RunSink
+from refold.agents.recorder.run_sinks import RunSink
 from refold.agents.recorder.step_assembler import PendingAttempt, PendingCall, PendingStep
 from refold.agents.redaction.redactor import Redact
 

@@ -64,17 +64,22 @@ class CallRecorder:
 
     def __init__(
         self, run: Stepping, answers: Answers, backend: RunBackend, chance: Nondeterminism, redact: Redact,
-        settle: Callable[[], None], ended: Callable[[PendingCall], None], *, is_live: bool,
+        await_written: Callable[[], None], ended: Callable[[PendingCall], None], *, is_live: bool,
     ) -> None:  # fmt: skip
-        """Create it. backend: the log, or a replay's replacement. settle: writes all records, durable with the next
-        flush. ended: called for each ended call of open steps. is_live: there is no recording that could answer.
+        """Create it.
+
+        Args:
+            backend: The log, or a replay's replacement.
+            await_written: Returns when all records are written; they are durable with the next flush.
+            ended: Called for each ended call of open steps.
+            is_live: There is no recording that could answer.
         """
         self._run = run
         self._answers = answers
         self._backend = backend
         self._chance = chance
         self._redact = as_of_run(redact)
-        self._settle = settle
+        self._await_written = await_written
         self._ended = ended
         self._is_live = is_live
         self._lock = threading.Lock()
@@ -434,7 +439,7 @@ class CallRecorder:
             found = None if self._is_live else self._answers.call(place, asked)
             nth = sum(1 for each in [*step.made] if (each.kind, each.branch) == ("run", made.branch)) - 1
             failed = sum(1 for each in step.earlier if each.ended_at) + len(step.attempts) - 1
-            self._settle()
+            self._await_written()
         opened = self._open(made, block, step, is_recorded=found is not None)
         return OpenRun(opened, found, place, failed, made.branch, nth, asked.hash)
 
@@ -465,7 +470,7 @@ class CallRecorder:
     # Write tools
 
     def _send_write(self, step: OpenStep, call: PendingCall, tool: Tool, args: Args, kwargs: dict[str, Any]) -> Any:
-        self._settle()
+        self._await_written()
         arguments = self._prepare_request(step, call, tool)
         send = partial(tool.send, args, kwargs)
         redact = self._redact.for_answers_to(decoded(call.request))
@@ -474,7 +479,7 @@ class CallRecorder:
     async def _send_write_async(
         self, step: OpenStep, call: PendingCall, tool: Tool, args: Args, kwargs: dict[str, Any]
     ) -> Any:
-        await in_thread(self._settle)
+        await in_thread(self._await_written)
         arguments = self._prepare_request(step, call, tool)
         send = partial(tool.send_async, args, kwargs)
         redact = self._redact.for_answers_to(decoded(call.request))

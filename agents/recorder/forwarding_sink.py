@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from refold.agents.journal.record import Failure, Outcome, Plain, Step
-from refold.agents.recorder.sinks import RunSink
+from refold.agents.recorder.run_sinks import RunSink
 from refold.agents.recorder.step_assembler import PendingAttempt, PendingCall, PendingStep
 
 
@@ -30,17 +30,17 @@ class ForwardingSink:
         """As RunSink."""
         self._sink.step_ended(step)
 
-    def taken(self, step: Step, state: Plain) -> None:
+    def step_reused(self, step: Step, state: Plain) -> None:
         """As RunSink."""
-        self._sink.taken(step, state)
+        self._sink.step_reused(step, state)
 
     def forked(self, patch: Plain, state: Plain) -> None:
         """As RunSink."""
         self._sink.forked(patch, state)
 
-    def settle(self) -> None:
+    def await_written(self) -> None:
         """As RunSink."""
-        self._sink.settle()
+        self._sink.await_written()
 
     def ended(self, outcome: Outcome, output: Plain, failure: Failure | None, at: int) -> str:
         """As RunSink."""

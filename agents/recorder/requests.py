@@ -20,7 +20,7 @@ from refold.agents.recorder.children import Children, RunOptions, begin_child
 from refold.agents.recorder.context import Strays
 from refold.agents.recorder.plain import decoded, kept
 from refold.agents.recorder.run_backend import Nondeterminism, ReadView
-from refold.agents.recorder.sinks import MemorySink, RunSink
+from refold.agents.recorder.run_sinks import MemorySink, RunSink
 from refold.agents.recorder.tools import Tool
 
 

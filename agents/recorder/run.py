@@ -44,8 +44,8 @@ from refold.agents.recorder.parallel_calls import end_awaited, end_with_run
 from refold.agents.recorder.plain import decoded, encoded, kept
 from refold.agents.recorder.run_backend import Nondeterminism, RunBackend
 from refold.agents.recorder.run_end import RunEnd
+from refold.agents.recorder.run_sinks import RunSink
 from refold.agents.recorder.run_steps import RunSteps
-from refold.agents.recorder.sinks import RunSink
 from refold.agents.recorder.steps import OpenStep
 from refold.agents.recorder.tools import tool
 from refold.agents.recorder.writer import RecordingFailed
@@ -97,7 +97,7 @@ class Run(RunSteps):
         self._chance = chance
         self._dice = random.Random(head.seed) if head.seed is not None else chance.random
         self._calling = CallRecorder(
-            self, answers, backend, chance, redact, sink.settle, sink.call_ended,
+            self, answers, backend, chance, redact, sink.await_written, sink.call_ended,
             is_live=isinstance(answers, LiveAnswers),
         )  # fmt: skip
         self._parted = head.parted

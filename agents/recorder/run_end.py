@@ -8,7 +8,7 @@ from refold.agents.journal.record import Failure, Outcome, Plain
 from refold.agents.recorder.answers import Departure
 from refold.agents.recorder.children import ChildCall
 from refold.agents.recorder.context import in_thread, waited_for
-from refold.agents.recorder.sinks import RunSink
+from refold.agents.recorder.run_sinks import RunSink
 
 
 @dataclass(frozen=True, slots=True)

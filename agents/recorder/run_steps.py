@@ -148,7 +148,7 @@ class RunSteps(RunCalls):
         after = applied(self._kept_state(), step.delta)
         self._become(loaded_json(encoded(after, "the run's state")))
         self._ended_steps += 1
-        self._sink.taken(step, after)
+        self._sink.step_reused(step, after)
         self._part()
         return step
 
@@ -292,7 +292,7 @@ class RunSteps(RunCalls):
             )
         self._become(loaded_json(encoded(after, "the run's state")))
         self._ended_steps += 1
-        self._sink.taken(committed, after)
+        self._sink.step_reused(committed, after)
         self._part()
 
     def _part(self) -> None:

@@ -162,7 +162,7 @@ class StepAssembler:
         self._state_hash = state_hash(after) if changes else self._state_hash
         return changes
 
-    def taken(self, step: Step, state: Plain) -> None:
+    def reuse(self, step: Step, state: Plain) -> None:
         """Continue from a recorded step."""
         self.previous = step.hash
         self._state = state

@@ -5,9 +5,9 @@
    waking the thread, and making records durable, cost more than a piece, and the agent's thread pays for the first.
    When the queue is empty, the thread makes the written pieces durable. So a killed process loses what it did in the
    last moments.
-3. `flush` returns when everything queued before it is written and durable. `settle` returns when it is written: its
-   caller flushes the log next, and one sync is enough for both. So the thread does not sync at once then, but GATHER_S
-   after the first piece at the latest. For both, and at the end, the thread does not wait for other pieces.
+3. `flush` returns when everything queued before it is written and durable. `await_written` returns when everything is
+   written: its caller flushes the log next, and one sync is enough for both. So the thread does not sync at once, but
+   GATHER_S after the first piece at the latest. For both, and at the end, the thread does not wait for other pieces.
 4. A piece that raises ends everything: nothing after it is written, and `put`, `flush` and `close` raise
    RecordingFailed from then on. An agent whose run cannot be recorded stops; it does not continue unrecorded.
 5. Work that nobody would write is refused: after `close`, and in a process forked from the one that began the run,
@@ -55,7 +55,7 @@ class DirectWriter:
         """Make durable what was done."""
         self._durable()
 
-    def settle(self, written: Callable[[], None]) -> None:
+    def await_written(self, written: Callable[[], None]) -> None:
         """As Writer. It becomes durable with the caller's next flush."""
         written()
 
@@ -103,7 +103,7 @@ class Writer:
         """
         self._wait_for(self._durable)
 
-    def settle(self, written: Callable[[], None]) -> None:
+    def await_written(self, written: Callable[[], None]) -> None:
         """Return when everything is written, for a caller that flushes the log next.
 
         Args:

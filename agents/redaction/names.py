@@ -49,7 +49,7 @@ _DECOMPOSED = tuple(
 )
 _ALL_ENDINGS = (*ENDINGS, *FOREIGN_ENDINGS)
 _ALL_WHOLE = WHOLE | FOREIGN_WHOLE
-_HELD_MAX = 4096
+_CACHED_MAX = 4096
 
 
 class Names:
@@ -58,17 +58,17 @@ class Names:
     def __init__(self, added: Collection[str] = (), left: Collection[str] = ()) -> None:
         self._added = frozenset(map(normal, added))
         self._left = frozenset(map(normal, left))
-        self._told: dict[str, bool] = {}
+        self._known_names: dict[str, bool] = {}
         self._harmless: set[str] = set()
         self.endings = Endings([*_ALL_ENDINGS, *_ALL_WHOLE, *_DECOMPOSED, *self._added])
 
     def is_secret(self, name: str) -> bool:
         """Tell whether the value under this name is a secret."""
-        told = self._told.get(name)
+        told = self._known_names.get(name)
         if told is None:
             told = self._is_secret(normal(name))
-            if len(self._told) < _HELD_MAX and len(name) < 100:
-                self._told[name] = told
+            if len(self._known_names) < _CACHED_MAX and len(name) < 100:
+                self._known_names[name] = told
                 if not told:
                     self._harmless.add(name)
         return told

@@ -36,13 +36,13 @@ class KnownSecrets:
         self.shown = tuple(shown)[-HELD_MAX:]
         # Longest first, so that a secret within another leaves no rest of the longer one.
         self._in_order = sorted({*self._given, *self.shown}, key=lambda each: (-len(each), each))
-        self._held = frozenset(self._in_order)
+        self._known = frozenset(self._in_order)
         # The part of each secret that is the same in JSON.
         self._plain = [max(_ESCAPED.split(each), key=len) for each in self._in_order]
 
     def extended(self, texts: Iterable[str]) -> KnownSecrets:
         """Return a set that also knows these texts, as far as they qualify; this object itself if none is new."""
-        new = [each for each in dict.fromkeys(texts) if each not in self._held and _is_distinctive(each)]
+        new = [each for each in dict.fromkeys(texts) if each not in self._known and _is_distinctive(each)]
         return KnownSecrets(self._given, (*self.shown, *new)) if new else self
 
     def may_be_in(self, text: str) -> bool:

@@ -13,7 +13,7 @@ from refold.agents.recorder.answers import Answers, ChildAnswers, WithinRun
 from refold.agents.recorder.children import ChildCall, RunOptions
 from refold.agents.recorder.run import Run
 from refold.agents.recorder.run_backend import Nondeterminism, ReplayBackend
-from refold.agents.recorder.sinks import MemorySink
+from refold.agents.recorder.run_sinks import MemorySink
 from refold.agents.recorder.step_assembler import StepAssembler
 from refold.agents.redaction.redactor import Redact, unredacted
 from refold.agents.replay.watch import outside

@@ -105,5 +105,5 @@ def _drop_removed(kept_in: KeyRing | ContentStore | None) -> int:
     """Return how many removed items the storage below still has, and tell it to drop them (step 5)."""
     remaining = 0 if kept_in is None else kept_in.remaining()
     if kept_in is not None and remaining:
-        kept_in.settle()
+        kept_in.erase_removed()
     return remaining

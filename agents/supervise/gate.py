@@ -27,7 +27,7 @@ class PauseGate:
 
     def __init__(self, folder: Path) -> None:
         self._hold = folder / _HOLD
-        self._held = folder / _HELD
+        self._reached = folder / _HELD
 
     @property
     def is_closed(self) -> bool:
@@ -37,17 +37,17 @@ class PauseGate:
     @property
     def is_reached(self) -> bool:
         """Whether the agent waits at the closed gate."""
-        return self._held.exists()
+        return self._reached.exists()
 
     def close(self) -> None:
         """Let the agent wait from its next boundary on."""
-        self._held.unlink(missing_ok=True)
+        self._reached.unlink(missing_ok=True)
         self._hold.touch()
 
     def open(self) -> None:
         """Let the agent go on."""
         self._hold.unlink(missing_ok=True)
-        self._held.unlink(missing_ok=True)
+        self._reached.unlink(missing_ok=True)
 
     def wait(self) -> None:
         """Wait at the gate while it is closed."""
@@ -62,8 +62,8 @@ class PauseGate:
             await asyncio.sleep(_LOOK_S)
 
     def _mark_reached(self) -> None:
-        if not self._held.exists():
+        if not self._reached.exists():
             with suppress(OSError):  # the folder is gone, and the owner with it
-                self._held.touch()
+                self._reached.touch()
             if not self.is_closed:  # it was opened meanwhile
-                self._held.unlink(missing_ok=True)
+                self._reached.unlink(missing_ok=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from refold.agents.recorder.forwarding_sink import ForwardingSink
-from refold.agents.recorder.sinks import RunSink
+from refold.agents.recorder.run_sinks import RunSink
 from refold.agents.supervise.gate import PauseGate
 
 
@@ -30,7 +30,7 @@ class GatedSink(ForwardingSink):
     def step_begun(self, number: int, name: str, attempt: int, at: int) -> None:
         """As RunSink. The step begins when the gate is open."""
         if self._gate.is_closed:
-            self._sink.settle()
+            self._sink.await_written()
             self._flush()
             self._gate.wait()
         super().step_begun(number, name, attempt, at)

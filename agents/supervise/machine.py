@@ -32,7 +32,7 @@ class ProcessView(NamedTuple):
 
     exit_status: of the one that ended, negative for a signal; None while it runs. failure: why it could not be started,
     or why nothing is known of its end. is_refused: whether another attempt would be refused too. ran_s: for how long it
-    ran, seconds. is_held: whether it waits at a boundary.
+    ran, seconds. is_at_gate: whether it waits at a boundary.
     """
 
     pid: int = 0
@@ -41,7 +41,7 @@ class ProcessView(NamedTuple):
     failure: str = ""
     is_refused: bool = False
     ran_s: float = 0.0
-    is_held: bool = False
+    is_at_gate: bool = False
 
 
 class Deed(Enum):
@@ -97,7 +97,7 @@ def _with_process(record: AgentRecord, process: ProcessView, observed: ObservedS
         return NextMove(Deed.STOP, observed._replace(status="stopping", why=_request_text(record)))
     if wanted == "paused" and status == "running":
         return NextMove(Deed.HOLD, observed._replace(status="pausing", why=_request_text(record)))
-    if wanted == "paused" and status == "pausing" and process.is_held:
+    if wanted == "paused" and status == "pausing" and process.is_at_gate:
         return NextMove(observed=observed._replace(status="paused", why="it waits at a boundary"))
     if wanted == "running" and status in ("pausing", "paused"):
         return NextMove(Deed.LET_GO, observed._replace(status="running", why=_request_text(record)))

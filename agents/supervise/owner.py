@@ -262,7 +262,7 @@ class AgentOwner:
         """Steps 4 to 8."""
         process = ProcessView(failure=self._not_started)
         if self._process is not None:
-            process = self._process.view()._replace(is_held=self._gate.is_reached)
+            process = self._process.view()._replace(is_at_gate=self._gate.is_reached)
         if not record.desired.what:
             self._entries.request(self._settings.name, "running", self._by.name, "it is declared")
             return

@@ -1,4 +1,4 @@
-//! Folds one entity's records into its stored state, as streams/table/batch.py does with each entity of a batch.
+//! Folds one entity's records into its stored state, as streams/table/batch_fold.py does with each entity of a batch.
 //!
 //! 1. Decode the state and every record; if any of them cannot be folded directly, leave the whole entity to Python.
 //! 2. Take the records in log order; skip those that are known.

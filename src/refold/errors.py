@@ -109,7 +109,7 @@ if TYPE_CHECKING:
     from refold.sinks.port import SinkBusy, SinkRefused
     from refold.streams.log.kafka.offsets import NotSearchable
     from refold.streams.log.kafka.transactions import Fenced
-    from refold.streams.table.batch import NotFolded
+    from refold.streams.table.batch_fold import NotFolded
     from refold.streams.worker.host.agents_app import AgentFailed
 else:
     _HOMES = {
@@ -136,7 +136,7 @@ else:
         "NotAnswerable": "avro.errors",
         "NotConfinable": "avro.errors",
         "NotDone": "agents.effects.errors",
-        "NotFolded": "streams.table.batch",
+        "NotFolded": "streams.table.batch_fold",
         "NotRegistered": "reducers.registered",
         "NotSearchable": "streams.log.kafka.offsets",
         "OutsideOfRun": "agents.replay.unrecorded",

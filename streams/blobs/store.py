@@ -88,7 +88,7 @@ class ContentStore(ABC):
         """The number of removed contents whose bytes are still in the underlying storage."""
         return 0
 
-    def settle(self) -> None:
+    def erase_removed(self) -> None:
         """Make the underlying storage drop the bytes of removed contents."""
         return None
 
@@ -144,8 +144,8 @@ class GuardedStore(ContentStore):
     def remaining(self) -> int:
         return self.store.remaining()
 
-    def settle(self) -> None:
-        self.store.settle()
+    def erase_removed(self) -> None:
+        self.store.erase_removed()
 
     def sweep(self, before_ms: int, *, dry_run: bool) -> int:
         if not dry_run:

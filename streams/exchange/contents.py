@@ -44,14 +44,14 @@ def content_or_expired(log: LogReader, digest: bytes) -> bytes | None:
 
 
 def needed(
-    observation: Observation, given: Mapping[bytes, bytes], is_held: Callable[[bytes], bool]
+    observation: Observation, given: Mapping[bytes, bytes], is_stored: Callable[[bytes], bool]
 ) -> dict[bytes, bytes]:
     """Return the given contents that an observation names.
 
     Args:
         observation: What is imported.
         given: The contents that came with it, by SHA-256.
-        is_held: Whether the log's store already has a content.
+        is_stored: Whether the log's store already has a content.
 
     Raises:
         InputError: A content is in neither of the two.
@@ -60,7 +60,7 @@ def needed(
     for blob in references(observation.patch.values(), given.get):
         content = given.get(blob.hash)
         if content is None:
-            if not is_held(blob.hash):
+            if not is_stored(blob.hash):
                 raise InputError(
                     f"the content {blob.hash.hex()} is neither among the line's blobs nor in the log; "
                     "export again from the log that holds it"

@@ -23,7 +23,7 @@ from refold.streams.exchange.intake import Intake
 from refold.streams.exchange.json_lines import Progress
 from refold.streams.exchange.spool import ObservationSpool
 
-IsHeld: TypeAlias = Callable[[bytes], bool]
+IsStored: TypeAlias = Callable[[bytes], bool]
 """Returns whether a log's store has a content, by its SHA-256."""
 Put: TypeAlias = Callable[[EncodedObservation], None]
 
@@ -38,11 +38,11 @@ class IncomingFiles:
         self._new: list[TypeDefinition] = []
         self._codecs: dict[bytes, ObservationCodec] = {}
 
-    def check(self, is_held: IsHeld, progress: Sequence[Progress | None] = ()) -> int:
+    def check(self, is_stored: IsStored, progress: Sequence[Progress | None] = ()) -> int:
         """Run pass 1; returns the number of observations. One `progress` per file; InputError names file and line."""
         carried = [each for file in self._files for each in file.definitions()]
         self._new = self._vocabulary.adopt(carried)
-        self._pass_over(self._spool.put, is_held, progress)
+        self._pass_over(self._spool.put, is_stored, progress)
         return self._spool.count
 
     def record(self, log: Log, intake: Intake) -> None:
@@ -63,17 +63,17 @@ class IncomingFiles:
             self._pass_over(intake.take, lambda digest: log.port.blobs.get(digest) is not None)
         intake.flush()
 
-    def _pass_over(self, put: Put, is_held: IsHeld, progress: Sequence[Progress | None] = ()) -> None:
+    def _pass_over(self, put: Put, is_stored: IsStored, progress: Sequence[Progress | None] = ()) -> None:
         for number, file in enumerate(self._files):
             for given in file.lines(progress[number] if progress else None):
-                put(self._built(given, is_held))
+                put(self._built(given, is_stored))
 
-    def _built(self, given: FileObservation, is_held: IsHeld) -> EncodedObservation:
+    def _built(self, given: FileObservation, is_stored: IsStored) -> EncodedObservation:
         blobs: dict[bytes, bytes] = {}
         try:
             observation, observation_id, definition = self._vocabulary.read(check_keys(given.line), blobs)
             data = self._codec_of(definition).encode_observation(observation)
-            contents = needed(observation, blobs, is_held)
+            contents = needed(observation, blobs, is_stored)
             return EncodedObservation(observation.entity, observation_id, definition, data, contents)
         except InputError as error:
             raise InputError(f"{given.place}: {error}") from None

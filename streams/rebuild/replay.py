@@ -99,7 +99,7 @@ class Replay:
             if packed is not None and stored_hash(packed) == UNHASHED:
                 self._put(unpack(name, packed))
         self._let_go_unhashed.clear()
-        self.layers.settle()
+        self.layers.make_layer()
 
     def _put(self, entity: Entity) -> None:
         entity.state_hash = hash_state(self.folds.of_entity(entity.name).fold, entity)

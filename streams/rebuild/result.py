@@ -209,7 +209,7 @@ def read_entities(file: IO[bytes], start: int, end: int, layers: Layers) -> None
         (slot,) = _SLOT.unpack(_read(file, at, _SLOT.size, end))
         digests.set_buckets(slot, _read(file, at + _SLOT.size, _BUCKETS_BYTES, end))
         at += _SLOT.size + _BUCKETS_BYTES
-    layers.settled_by(digests)
+    layers.set_digests(digests)
 
 
 def _read(file: IO[bytes], at: int, size: int, end: int) -> bytes:

@@ -63,7 +63,7 @@ class Layers:
         Args:
             filed: The file that holds it, so it need not be kept in memory.
             checked: The caller checks its bytes.
-            hashed: `settled_by` was given its digests, and no other layer follows.
+            hashed: `set_digests` was given its digests, and no other layer follows.
         """
         chunk = Chunk(data, where, checked=checked)
         places, preimages = chunk.places.tolist(), chunk.preimages()
@@ -109,9 +109,9 @@ class Layers:
         self._put[entity] = packed
         self._put_bytes += len(packed) - (len(old) if old is not None else -len(entity))
         if self._put_bytes > self._put_bytes_max:
-            self.settle()
+            self.make_layer()
 
-    def settle(self) -> None:
+    def make_layer(self) -> None:
         """Make a layer of the put entities."""
         if not self._put:
             return
@@ -125,7 +125,7 @@ class Layers:
 
     def put_pieces(self, pieces: Iterable[Piece]) -> None:
         """Set entities that are sorted by place."""
-        self.settle()
+        self.make_layer()
         self._lay(pieces)
 
     def _lay(self, pieces: Iterable[Piece]) -> None:
@@ -187,7 +187,7 @@ class Layers:
 
     def pieces(self) -> Iterator[Piece]:
         """Yield all open entities, by place."""
-        self.settle()
+        self.make_layer()
         for place in sorted(self._newest):
             found: dict[bytes, tuple[bytes, bytes]] = {}
             for ref in reversed(self._refs(place)):
@@ -198,12 +198,12 @@ class Layers:
 
     def members(self, place: int) -> list[Member]:
         """The open entities of a place in key order."""
-        self.settle()
+        self.make_layer()
         return self._merged(self._refs(place))
 
     def hashes(self, place: int) -> list[tuple[bytes, bytes]]:
         """(key, state hash) of the entities of a place, in key order."""
-        self.settle()
+        self.make_layer()
         refs = self._refs(place)
         if len(refs) == 1 and self._cold is None:
             return self._store.get(refs[0] >> _GROUP_BITS).hashes(refs[0] & _GROUP_MASK)
@@ -218,7 +218,7 @@ class Layers:
         Raises:
             CorruptionError: Closed entities are missing from their spans.
         """
-        self.settle()
+        self.make_layer()
         alone: dict[int, bytearray] = {}  # by chunk: of which groups no other chunk has a part that counts
         shared = []
         for place, ref in self._newest.items():
@@ -246,7 +246,7 @@ class Layers:
 
     def names(self) -> Iterator[str]:
         """Every entity, each once."""
-        self.settle()
+        self.make_layer()
         for place in self._newest:
             for key in self._open_keys(place):
                 yield key.decode()
@@ -282,14 +282,14 @@ class Layers:
 
     # Digests
 
-    def settled_by(self, digests: Digests) -> None:
+    def set_digests(self, digests: Digests) -> None:
         """Set the digests of everything that was added until now, without computing them."""
         self.digests = digests
         self._unhashed.clear()
 
     def rehash(self) -> Digests:
         """Return the digests of all places; places with added entities are hashed again."""
-        self.settle()
+        self.make_layer()
         unhashed, digest_of, digests = self._unhashed, hashlib.sha256, self.digests
         for slot, each in groupby(sorted(unhashed), lambda place: place >> 8):  # in the order of their chunks
             places = list(each)

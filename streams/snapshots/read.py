@@ -124,7 +124,7 @@ def _begin_ranges(
         digests = Digests()
         records = chain.from_iterable(map(spans.read, manifest.buckets))
         take_buckets(digests, slots_of(partition, partitions), records)
-        layers.settled_by(digests)
+        layers.set_digests(digests)
     base = manifest.ranges[0]
     for span in reversed(manifest.ranges):
         for where, data in spans.read(span):
@@ -162,7 +162,7 @@ def read_slots(
     partition = manifest.epoch.partition
     every = slots_of(partition, partitions)
     layers = Layers(store, closed_in(reader, manifest, instead))
-    layers.settled_by(_buckets(reader, manifest, every, slots))
+    layers.set_digests(_buckets(reader, manifest, every, slots))
     for span in reversed(manifest.ranges):
         chunks = SortedSpan(reader, partition, span, ChunkCache())
         for offset in sorted({at for slot in slots for at in chunks.covering(slot * BUCKETS, (slot + 1) * BUCKETS)}):

@@ -33,7 +33,7 @@ from refold.streams.partitioner import partition_of
 from refold.streams.rocks.database import Database
 from refold.streams.rocks.families import Family
 from refold.streams.table import indexes, keys
-from refold.streams.table.batch import stored_history
+from refold.streams.table.batch_fold import stored_history
 from refold.streams.table.checkpoints import checkpoint_of, checkpoint_value
 from refold.streams.table.confirming import Choose, Confirmation, RecordConfirmer
 from refold.streams.table.folds import TypeFold

@@ -8,7 +8,7 @@ from threading import RLock, Thread
 from refold.avro.errors import RefoldError
 from refold.avro.registry import Registry
 from refold.streams.rocks.database import Database
-from refold.streams.table.batch import BatchFold
+from refold.streams.table.batch_fold import BatchFold
 from refold.streams.table.index_gaps import Read, fill, read_gaps
 
 FILLED_AT_ONCE = 500

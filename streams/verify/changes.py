@@ -25,8 +25,8 @@ from refold.avro.quarantine import CHANGES, OBSERVATIONS
 from refold.reducers.entity import Entity, pack, unpack
 from refold.reducers.fold import Fold, Seen
 from refold.reducers.state import hash_state
+from refold.streams.change_reader import ChangeReader
 from refold.streams.changes import Change, ChangeStep
-from refold.streams.feed import ChangeReader
 from refold.streams.history import seen_in
 from refold.streams.log.port import ChangeRecord, LogReader, Mismatch, Record
 from refold.streams.log.port import firsts as firsts_of

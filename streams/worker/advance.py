@@ -28,10 +28,10 @@ from refold.reducers.registered import NotRegistered
 from refold.streams.held_types import held, problem_of
 from refold.streams.log.kafka.fold_position import PartitionPoint
 from refold.streams.log.port import LogReader, Record, observation_in
-from refold.streams.table.batch import DecodedRecord
+from refold.streams.table.batch_fold import DecodedRecord
 from refold.streams.table.folds import TypeFold
+from refold.streams.worker.partition_table import PartitionTable, rows_by_place
 from refold.streams.worker.pending_commit import Overlay
-from refold.streams.worker.table import PartitionTable, rows_by_place
 
 ENTITIES_AT_ONCE = 500
 RECORDS_AT_ONCE = 2_000

@@ -118,14 +118,14 @@ class Fetcher:
         if self._damaged.pop(place, None) is None:
             self._consumer.incremental_unassign([TopicPartition(*place)])
 
-    def hold(self, partition: int, *, is_held: bool) -> None:
+    def set_paused(self, partition: int, *, is_paused: bool) -> None:
         """Pause or resume a partition."""
-        if is_held == (partition in self._paused):
+        if is_paused == (partition in self._paused):
             return
         place = KafkaPartition(self._topic, partition)
-        (self._paused.add if is_held else self._paused.discard)(partition)
+        (self._paused.add if is_paused else self._paused.discard)(partition)
         if place not in self._damaged:
-            (self._consumer.pause if is_held else self._consumer.resume)([TopicPartition(*place)])
+            (self._consumer.pause if is_paused else self._consumer.resume)([TopicPartition(*place)])
 
     def fetch(self, records_max: int, timeout_s: float) -> Iterator[tuple[int, Fetched]]:
         """Return the received records by partition; raise an error that waiting does not fix."""

@@ -13,11 +13,11 @@ from refold.avro.registry import Registry
 from refold.streams.deadletters import Verdict
 from refold.streams.held_types import held
 from refold.streams.log.kafka.range_reader import RawRecord
-from refold.streams.table.batch import DecodedRecord, NotFolded
+from refold.streams.table.batch_fold import DecodedRecord, NotFolded
 from refold.streams.worker.advance import apply_without_fold, redefinition_overlay
 from refold.streams.worker.fetcher import AtEnd, Fetched, UnreadableOffsets
+from refold.streams.worker.partition_table import PartitionTable
 from refold.streams.worker.pending_commit import DecidedRecords, PendingCommit
-from refold.streams.worker.table import PartitionTable
 from refold.streams.worker.verdicts import Decider
 
 RETRY_S = 2.0
@@ -109,12 +109,12 @@ class PartitionFold:
         return self._damage is not None and self._now_s() < self._retry_s
 
     @property
-    def decided(self) -> int:
+    def pending_count(self) -> int:
         """The number of decided records in the next commit; 0 while a damaged record blocks it."""
         return 0 if self._is_blocked else len(self._batch)
 
     @property
-    def decided_bytes(self) -> int:
+    def pending_bytes(self) -> int:
         """The size of these records in bytes."""
         return self._batch.size
 

@@ -23,7 +23,7 @@ from refold.streams.deadletters import Verdict
 from refold.streams.log.kafka.fold_position import BEGIN, PartitionPoint
 from refold.streams.rocks.batch import WriteSet
 from refold.streams.rocks.database import Database
-from refold.streams.table.batch import DecodedRecord
+from refold.streams.table.batch_fold import DecodedRecord
 
 POSITION = b"position"
 FORMAT = 2
@@ -132,11 +132,11 @@ class Overlay:
         self.entities = self.distinct = self.late = self.reopened = 0
 
     def changed(self, partition: int, placed: bytes, state: bytes, change: bytes) -> None:
-        """See streams/table/batch.py."""
+        """See streams/table/batch_fold.py."""
         self.changes.append(new_tuple(PendingChange, (placed, state, change)))
 
     def folded(self, partition: int, entities: int, observations: int, late: int, reopened: int) -> None:
-        """See streams/table/batch.py."""
+        """See streams/table/batch_fold.py."""
         self.entities += entities
         self.distinct += observations
         self.late += late

@@ -58,13 +58,13 @@ from refold.streams.worker.emission import Attempts, Emitter, NotEmitted, Undeci
 from refold.streams.worker.fetcher import Fetcher
 from refold.streams.worker.membership import GroupMember, Membership
 from refold.streams.worker.partition_fold import PartitionFold
+from refold.streams.worker.partition_table import PartitionTable
 from refold.streams.worker.pending_commit import PendingCommit
 from refold.streams.worker.quarantine import DamageWaits
 from refold.streams.worker.schema_lookup import SchemaLookup
 from refold.streams.worker.snapshots import Sealing
 from refold.streams.worker.standby import StandbyTables
 from refold.streams.worker.start import Starter, Starting, close_started
-from refold.streams.worker.table import PartitionTable
 from refold.streams.worker.verdicts import Decider
 
 STARTS_AT_ONCE = 2
@@ -284,7 +284,7 @@ class FoldService:
             self._decide(partition)
 
     def _fetch(self, timeout_s: float) -> None:
-        left = self._config.records_max - sum(each.decided for each in self._partitions.values())
+        left = self._config.records_max - sum(each.pending_count for each in self._partitions.values())
         fetched = set()
         for number, found in self._fetcher.fetch(max(1, min(left, FETCHED_AT_ONCE)), timeout_s):
             partition = self._partitions.get(number)
@@ -308,12 +308,12 @@ class FoldService:
             if partition.refused is not None:
                 partition.retry_at_s = self._now_s() + RETRY_S
         self._waits.note(partition.number, partition.waits_for or partition.damage)
-        self._fetcher.hold(partition.number, is_held=partition.is_waiting)
+        self._fetcher.set_paused(partition.number, is_paused=partition.is_waiting)
         if not had and self._has_decided():
             self._batch_from = self._now_s()
 
     def _has_decided(self) -> bool:
-        return any(each.decided for each in self._partitions.values())
+        return any(each.pending_count for each in self._partitions.values())
 
     def _is_due(self) -> bool:
         partitions = self._partitions.values()
@@ -326,8 +326,8 @@ class FoldService:
         """Whether the next batch has as many records, or bytes, as one may have."""
         partitions = self._partitions.values()
         return (
-            sum(each.decided for each in partitions) >= self._config.records_max
-            or sum(each.decided_bytes for each in partitions) >= self._config.bytes_max
+            sum(each.pending_count for each in partitions) >= self._config.records_max
+            or sum(each.pending_bytes for each in partitions) >= self._config.bytes_max
         )
 
     def _commit(self, membership: Membership) -> None:

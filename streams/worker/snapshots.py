@@ -37,8 +37,8 @@ from refold.streams.snapshots.sealing_process.sealer import ProcessSealer
 from refold.streams.snapshots.snapshotter import Pace, Snapshotter
 from refold.streams.snapshots.table import EpochState
 from refold.streams.table.pinned import PinnedTable
+from refold.streams.worker.partition_table import PartitionTable
 from refold.streams.worker.pending_commit import Overlay, StoredPosition, read_stored
-from refold.streams.worker.table import PartitionTable
 
 EVERY_MS = 10_000
 PACE = Pace(share=0.15, unsealed_max=100_000)
@@ -201,7 +201,7 @@ class Sealing:
 
     def _prepare(self) -> None:
         """Drop the snapshots of released and fenced partitions, and take over those of owned ones."""
-        for partition in self._store.taken:
+        for partition in self._store.owned:
             held = self._held.get(partition)
             self._note_fenced(partition, held)
             if held is None or held is not self._taken.get(partition) or held.fenced_at is not None:

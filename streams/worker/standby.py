@@ -33,8 +33,8 @@ from refold.avro.errors import CorruptionError, DamagedRecord, LockedError, Stor
 from refold.streams.log.kafka.fold_position import BEGIN, PartitionPoint, committed_point_of
 from refold.streams.log.kafka.log import KafkaLog
 from refold.streams.worker.condition import StallLog
+from refold.streams.worker.partition_table import PartitionTable
 from refold.streams.worker.start import Cancelled, Starter
-from refold.streams.worker.table import PartitionTable
 
 EVERY_S = 0.5
 WARM_PASSES = 2

@@ -56,8 +56,8 @@ from refold.streams.rocks.batch import WriteSet
 from refold.streams.rocks.families import Memory
 from refold.streams.table.recovery import recover
 from refold.streams.worker.advance import follow, require_folded, store_deadletters_offset
+from refold.streams.worker.partition_table import GONE, PartitionTable, open_database, stored_position_of
 from refold.streams.worker.pending_commit import StoredPosition
-from refold.streams.worker.table import GONE, PartitionTable, open_database, stored_position_of
 
 
 def recover_table(

@@ -25,7 +25,7 @@ from refold.streams.log.kafka.deadletters import verdict_on
 from refold.streams.log.kafka.range_reader import RawRecord
 from refold.streams.log.kafka.records import NoObservation, observed
 from refold.streams.log.port import Record
-from refold.streams.table.batch import DecodedRecord
+from refold.streams.table.batch_fold import DecodedRecord
 
 
 class MissingSchema(NamedTuple):

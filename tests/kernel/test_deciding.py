@@ -16,7 +16,7 @@ from refold.streams.log.kafka.range_reader import Headers, RawRecord
 from refold.streams.log.kafka.records import ID
 from refold.streams.log.port import Record
 from refold.streams.partitioner import partition_of, placed
-from refold.streams.table.batch import DecodedRecord
+from refold.streams.table.batch_fold import DecodedRecord
 from refold.streams.worker.fetcher import UnreadableOffsets
 from refold.streams.worker.verdicts import Decider, MissingSchema
 from refold_tests.histories import TEXTS

@@ -22,7 +22,7 @@ from refold.avro.registry import Registry, TypeVersion
 from refold.avro.shipped import shipped_types
 from refold.streams.log.port import Record
 from refold.streams.partitioner import placed
-from refold.streams.table.batch import DecodedRecord
+from refold.streams.table.batch_fold import DecodedRecord
 from refold.streams.table.folds import TypeFold
 from refold_tests.both_folds import BothFolds, Databases, open_databases
 from refold_tests.histories import EVERYTHING, LONGS, TEXTS, Regime, histories, random_history

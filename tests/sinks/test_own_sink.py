@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
@@ -63,8 +62,6 @@ class TestOwnSink(SinkConformance):
     @pytest.fixture
     def store(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
         monkeypatch.syspath_prepend(EXAMPLES)
-        path = os.pathsep.join(filter(None, (str(EXAMPLES), os.environ.get("PYTHONPATH"))))
-        monkeypatch.setenv("PYTHONPATH", path)
         return SqliteStore(tmp_path)
 
 

@@ -87,7 +87,7 @@ def test_unwanted_definition_is_set_aside_and_restored(
             # A producer cannot register a set-aside definition again, nor decide anything.
             with pytest.raises(SchemaError, match="was set aside by an administrator"):
                 log.register(UNWANTED)
-            token = next(each for each in log.schemas._tokens if log.manifests.decided(each))
+            token = next(each for each in log.schemas._tokens if log.manifests.decision_of(each))
             headers: list[Headers] = [[(HEADER, token)], [(HEADER, secrets.token_bytes(TOKEN_BYTES))], [(HEADER, b"x")]]
             for each in headers:
                 broker.produce(place_of(log), [None], headers=each)

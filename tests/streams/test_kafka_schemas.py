@@ -38,10 +38,10 @@ class Topic:
     def records(self, place: KafkaPartition, start: int, end: int) -> Iterator[RawRecord]:
         return iter(self.raws[start:end])
 
-    def decided(self, token: bytes) -> None:
+    def decision_of(self, token: bytes) -> None:
         return None
 
-    activated = decided
+    activated = decision_of
 
 
 def sent(definition: TypeDefinition, ids: WireIds | None = None) -> Junk:

@@ -87,7 +87,7 @@ def test_layers_return_what_was_put(seed: int, number: int, monkeypatch: pytest.
             names = {model.changed() for _ in range(rng.choice((1, 20)))}
             layers.put_pieces(piece_of(*group) for group in grouped((name, model.packed[name]) for name in names))
         elif action < 0.94:
-            layers.settle()
+            layers.make_layer()
         elif action < 0.97:
             layers.rehash()
         elif action < 0.98:
@@ -133,7 +133,7 @@ def test_given_digests_are_valid_until_something_is_added(seed: int) -> None:
     wrong = Digests()
     for name in names:
         wrong.set(place(name), b"w" * 32)
-    layers.settled_by(wrong)
+    layers.set_digests(wrong)
     assert {layers.rehash().bucket(place(name)) for name in names} == {b"w" * 32}
     for name in names:
         layers.put(name, model.packed[name])
@@ -148,7 +148,7 @@ def test_digests_of_a_base_are_given_and_its_overlay_is_hashed(seed: int) -> Non
         digests.set(where, bucket_digest(members))
     deltas = [model.chunks({model.changed() for _ in range(10)}) for _ in range(3)]
     layers = Layers(ChunkStore())
-    layers.settled_by(digests)
+    layers.set_digests(digests)
     for data in chain.from_iterable(reversed(deltas)):
         layers.add(data, "a record")
     for data in base:

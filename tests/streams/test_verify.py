@@ -17,8 +17,8 @@ from refold.avro.ids import identify
 from refold.avro.observation import Source
 from refold.reducers.entity import Entity, pack, unpack
 from refold.streams.change_codec import ChangeCodec
+from refold.streams.change_reader import ChangeReader
 from refold.streams.changes import Change
-from refold.streams.feed import ChangeReader
 from refold.streams.log.file import records
 from refold.streams.log.port import Mismatch
 from refold.streams.log.stored_markers import marker_key

@@ -133,7 +133,7 @@ class TraceRuns:
         found.resumed_at = self._capturing.runtime.now_micros()
         for step in recording.steps:
             if step.is_committed:
-                found.captured.sink.taken(step, {})
+                found.captured.sink.step_reused(step, {})
                 found.steps = step.number
         return found
 

@@ -264,7 +264,7 @@ def pages_of(service: FoldService, config: FoldConfig, target: LogTarget, own_ur
     from refold.streams.worker.host.metrics import About, metrics_of
     from refold.streams.worker.host.pages import Pages
     from refold.streams.worker.operations import Operations
-    from refold.streams.worker.tables import OwnTables, answer_lookup
+    from refold.streams.worker.own_tables import OwnTables, answer_lookup
 
     tables = OwnTables(service.table, service.log.partitions)
     port = KafkaLog(parse_url(config.url), config=config.kafka, read_only=True, tables=tables)

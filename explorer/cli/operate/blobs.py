@@ -81,7 +81,7 @@ def _count_unerased(store: ContentStore, before_ms: int, *, applies: bool) -> tu
     """Count unfinished writes of killed processes, and removed contents that are not erased yet."""
     parts, remaining = store.sweep(before_ms, dry_run=not applies), store.remaining()
     if applies and remaining:
-        store.settle()
+        store.erase_removed()
     return parts, remaining
 
 

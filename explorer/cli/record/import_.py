@@ -28,7 +28,7 @@ from refold.explorer.cli.record.import_formats import OBSERVATIONS, FoundFormat,
 from refold.explorer.queries.log_target import LogTarget
 from refold.streams.client import Log
 from refold.streams.exchange.files import ExchangeFile
-from refold.streams.exchange.import_files import IncomingFiles, IsHeld, Put
+from refold.streams.exchange.import_files import IncomingFiles, IsStored, Put
 from refold.streams.exchange.import_types import TypeCatalog
 from refold.streams.exchange.intake import EncodedRecorder, Intake
 from refold.streams.exchange.json_lines import Progress
@@ -41,11 +41,11 @@ from refold.streams.temporary import TemporaryFolder
 class ImportFiles(Protocol):
     """Files to import. Each is checked wholly before anything is recorded."""
 
-    def check(self, is_held: IsHeld, progress: Sequence[Progress | None] = ()) -> int:
+    def check(self, is_stored: IsStored, progress: Sequence[Progress | None] = ()) -> int:
         """Check all observations, and return how many there are.
 
         Args:
-            is_held: Whether a log's store has the content with a digest.
+            is_stored: Whether a log's store has the content with a digest.
             progress: For each file, a function that reports progress.
 
         Raises:
@@ -86,11 +86,11 @@ class MixedFiles:
         self.unknown: Counter[str] = Counter()
         self.left_out: Counter[str] = Counter()
 
-    def check(self, is_held: IsHeld, progress: Sequence[Progress | None] = ()) -> int:
+    def check(self, is_stored: IsStored, progress: Sequence[Progress | None] = ()) -> int:
         """Pass 1: check every file."""
         self._pass_over(self._spool.put, progress)
         return self._spool.count + (
-            self._incoming.check(is_held, self._observed_progress(progress)) if self._observed else 0
+            self._incoming.check(is_stored, self._observed_progress(progress)) if self._observed else 0
         )
 
     def record(self, log: Log, intake: Intake) -> None:

@@ -2,7 +2,7 @@
 
 A write, under the lock:
 1. give each record its partition's next offset and recorded_at = max(clock, last);
-2. fold them into the tables (streams/table/batch.py);
+2. fold them into the tables (streams/table/batch_fold.py);
 3. put records, tables, changes and progress into one batch and write it; sync when asked. After a failed write the
 database refuses all calls until the log is opened again. So the state in memory is never ahead of the stored state.
 
@@ -49,7 +49,7 @@ from refold.streams.snapshots.sealing_process.sealer import ProcessSealer
 from refold.streams.snapshots.snapshotter import Snapshotter
 from refold.streams.snapshots.table import EpochState
 from refold.streams.table import keys
-from refold.streams.table.batch import BatchFold, DecodedRecord, fold_again, require_foldable, states_of_type
+from refold.streams.table.batch_fold import BatchFold, DecodedRecord, fold_again, require_foldable, states_of_type
 from refold.streams.table.folds import TypeFold
 from refold.streams.table.index_backfill import Filler
 from refold.streams.table.index_gaps import read_gaps
@@ -143,7 +143,7 @@ class Owner:
         identity = records.read_log_record(database)
         self._is_archive = identity is not None and identity.archived_at is not None
         self._identity = None if identity is None else identity.id
-        self._settled = False
+        self._has_applied = False
         self._filler = Filler(database, read, registry, self._tables, self._lock)
         self._snapshotter: Snapshotter | None = None
         self._touched = DirtyEntities()
@@ -157,7 +157,7 @@ class Owner:
             self.recover(log, wait=False)
         else:
             self._filler.begin()
-        self._settle()
+        self._apply_definitions()
         store = FileSnapshotStore(self._database, self._partitions)
         sealer = ProcessSealer(store, log.log_id, self._partitions)
         self._snapshotter = Snapshotter(
@@ -178,9 +178,9 @@ class Owner:
         with self._lock:
             self._progress = None
             rebuilt = recover(self._database, log, self._end_of(log), self._put_totals)
-            self._settled = False
+            self._has_applied = False
             self._filler.begin()
-            self._settle()
+            self._apply_definitions()
         if wait:
             self._filler.wait()
         return rebuilt.source()
@@ -244,7 +244,7 @@ class Owner:
         """Write and fold observations: all, or none when one is refused. Durable after `sync`."""
         with self._lock:
             self._require_own()
-            self._settle()
+            self._apply_definitions()
             progress = self._next_progress()
             now = progress.recorded_at
             write = self._database.batch()
@@ -299,7 +299,7 @@ class Owner:
     def at_rest(self) -> Iterator[None]:
         """Within the block there is no write, and no definition is partly applied."""
         with self._lock:
-            self._settle()
+            self._apply_definitions()
             yield
 
     @property
@@ -332,7 +332,7 @@ class Owner:
     def _require_here(self, cut: Cut) -> None:
         """Refuse a marker at a point that this log does not have."""
         with self._lock:
-            self._settle()
+            self._apply_definitions()
             ends = records.read_progress(self._database, self._partitions).observations
             schemas = len(self._registry)
         lies_here = all(partition in ends and offset <= ends[partition] for partition, offset in cut.offsets.items())
@@ -364,7 +364,7 @@ class Owner:
     def _views(self, partitions: Collection[int] | None) -> Iterator[list[PinnedTable]]:
         """The table of each partition with records, or of some partitions, all at one moment between two batches."""
         with self._lock:
-            self._settle()
+            self._apply_definitions()
             views = TableViews(self._database, self._registry, self._partitions, self._next_progress(), self._touched)
         try:
             yield views.each(partitions)
@@ -374,7 +374,7 @@ class Owner:
     def register(self, definition: TypeDefinition) -> None:
         """Register a definition and fold its type's entities by it; durable on return."""
         with self._lock:
-            self._settle()
+            self._apply_definitions()
             if self._registry.find(definition) is not None:
                 return
             self._require_own()
@@ -390,9 +390,9 @@ class Owner:
                 and next(states_of_type(self._database, definition.name), None) is not None
             ):
                 write.put("meta", records.REDEFINE, _U64.pack(offset))
-            self._settled = False
+            self._has_applied = False
             self._commit(write, progress, sync=True)
-            self._settle()
+            self._apply_definitions()
 
     def _require_own(self) -> None:
         if self._is_archive:
@@ -415,9 +415,9 @@ class Owner:
         self._database.write(write, sync=sync)
         self._progress = progress
 
-    def _settle(self) -> None:
+    def _apply_definitions(self) -> None:
         """Apply definitions that are registered but not yet folded by."""
-        if self._settled:
+        if self._has_applied:
             return
         records.read_schemas(self._database, self._registry)
         pending = self._database.get("meta", records.REDEFINE)
@@ -428,7 +428,7 @@ class Owner:
                 SchemaError
             ) as error:  # not caused by the present write: the definition was checked when it was registered
                 raise StorageError(f"a definition cannot be applied: {error}") from error
-        self._settled = True
+        self._has_applied = True
 
     def _redefine(self, offset: int) -> None:
         """Steps 2 and 3 for a new definition."""

@@ -73,7 +73,7 @@ class Progress:
         return offset
 
     def folded(self, partition: int, entities: int, observations: int, *_: int) -> None:
-        """See streams/table/batch.py."""
+        """See streams/table/batch_fold.py."""
         self.entities[partition] += entities
         self.distinct[partition] += observations
 

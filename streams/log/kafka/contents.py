@@ -188,7 +188,7 @@ class TopicContents(ContentStore):
         with self._lock:
             return sum(len(self._removed(index)[0]) for index in self._indexes)
 
-    def settle(self) -> None:
+    def erase_removed(self) -> None:
         """Remove the chunks of removed contents again, which closes segments; forget erased ones."""
         with self._lock:
             for index in self._indexes:

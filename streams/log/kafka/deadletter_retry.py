@@ -126,7 +126,7 @@ def fates(log: KafkaLog, positions: Iterable[Position]) -> Mapping[Position, Fat
 def _fate(log: KafkaLog, at: Position) -> Fate:
     if at.offset in log.with_verdicts(at.partition):
         return "refused"
-    return "folded" if at.offset < log.decided(at.partition) else "waiting"
+    return "folded" if at.offset < log.decided_end(at.partition) else "waiting"
 
 
 def _retry_record(log: KafkaLog, ready: RetryReady) -> OutgoingRecord:

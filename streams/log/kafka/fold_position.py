@@ -133,7 +133,9 @@ def emitted(
     return dict(enumerate(found))
 
 
-def settled(ask: Callable[[], dict[int, PartitionPoint]], topic: str, timeout_s: float) -> dict[int, PartitionPoint]:
+def await_settled_points(
+    ask: Callable[[], dict[int, PartitionPoint]], topic: str, timeout_s: float
+) -> dict[int, PartitionPoint]:
     """Return the emitted points at a moment when no worker is applying a definition.
 
     Args:

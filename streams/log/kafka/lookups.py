@@ -6,8 +6,8 @@ everything if no worker answers.
 1. Find the worker: the members of the consumer group say which one owns a partition. Its client.id is
    `refold-worker URL`, so any client that may describe the group finds the pages of all workers.
 2. Post the request to `/lookup/1` of its pages (worker_client.py; served by streams/worker/host/pages.py from
-   streams/worker/tables.py). A loopback URL reaches a different worker on each machine, so each request names its log,
-   and a worker of another log refuses it.
+   streams/worker/own_tables.py). A loopback URL reaches a different worker on each machine, so each request names its
+   log, and a worker of another log refuses it.
 
 The request is CBOR of [name, arguments...], the answer is CBOR:
 

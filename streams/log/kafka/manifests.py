@@ -114,7 +114,7 @@ class ManifestMap:
         """Return a key's value as of the last refresh, or None."""
         return self._values[partition].get(key) if 0 <= partition < self.partitions else None
 
-    def decided(self, token: bytes) -> Decision | Ruling | None:
+    def decision_of(self, token: bytes) -> Decision | Ruling | None:
         """Return an administrator's decision by its token; refreshes first if the token is unknown."""
         key = decision_key(token)
         if self.get(MARKERS, key) is None:

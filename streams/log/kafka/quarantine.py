@@ -251,7 +251,7 @@ def _damage_of_observation(log: KafkaLog, place: KafkaPartition, raw: RawRecord)
     """Return what is wrong with a record that the workers accepted as an observation."""
     if raw.offset in log.with_verdicts(place.partition):
         raise InputError(f"{_shown(place, raw.offset)}: it has a verdict, so every reader skips it already")
-    if raw.offset >= log.decided(place.partition):
+    if raw.offset >= log.decided_end(place.partition):
         raise InputError(
             f"{_shown(place, raw.offset)}: no worker has decided it yet; if it is not an observation, a running refold "
             "worker records a verdict, and nothing needs to be set aside"

@@ -76,7 +76,7 @@ GiveIds = Callable[[TypeDefinition], WireIds]
 class Decisions(Protocol):
     """Looks up decisions in `.manifests` by token; None if there is none."""
 
-    def decided(self, token: bytes) -> Decision | Ruling | None:
+    def decision_of(self, token: bytes) -> Decision | Ruling | None:
         """Return the decision to set something aside, or to restore it (quarantine_records.py)."""
 
     def activated(self, token: bytes) -> Activation | None:
@@ -287,7 +287,7 @@ class SchemaFollower:
 
     def _decide(self, raw: RawRecord, token: bytes) -> None:
         """Apply an administrator's decision at this record; an unknown or repeated token is a hole."""
-        decision = None if token in self._tokens else self._decisions.decided(token)
+        decision = None if token in self._tokens else self._decisions.decision_of(token)
         if isinstance(decision, Ruling):
             self._tokens.add(token)
             self._registry.rulings.take(decision, len(self._registry))

@@ -134,7 +134,7 @@ class KafkaSnapshotStore(KafkaSnapshotReader, SnapshotStore):
             self._manifests.refresh([partition])
 
     @property
-    def taken(self) -> list[int]:
+    def owned(self) -> list[int]:
         """The partitions that this process has taken and not dropped."""
         return [*self._writers]
 

@@ -111,7 +111,7 @@ class PartitionWriter:
                 f"{self._name} end at {ends[0]} and not at {counted}: another process writes there; nothing was sealed"
             )
         self._call(self._producer.commit_transaction, ANSWER_S)
-        self._settle(ends)
+        self._await_visible_ends(ends)
 
     def abort(self) -> None:
         """Abort everything since the last commit."""
@@ -121,7 +121,7 @@ class PartitionWriter:
         self._call(self._producer.flush, ANSWER_S)
         ends = self._ends(committed=False)
         self._call(self._producer.abort_transaction, ANSWER_S)
-        self._settle(ends)
+        self._await_visible_ends(ends)
 
     def close(self) -> None:
         """Abort the open transaction, and close the client."""
@@ -131,7 +131,7 @@ class PartitionWriter:
             # The client's `close` would abort again, and warn if that fails.
             del self._producer
 
-    def _settle(self, ends: tuple[int, int]) -> None:
+    def _await_visible_ends(self, ends: tuple[int, int]) -> None:
         """Wait until no transaction is open below these ends, so that it is over for readers too."""
         deadline = Deadline(ANSWER_S)
         while any(stable < end for stable, end in zip(self._ends(committed=True), ends, strict=True)):

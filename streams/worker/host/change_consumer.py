@@ -38,9 +38,9 @@ from confluent_kafka import KafkaException
 
 from refold.avro.errors import CorruptionError, DamagedRecord, RefoldError, StorageError, Unanswered, UndecodableError
 from refold.avro.quarantine import CHANGES
+from refold.streams.change_reader import ChangeReader
 from refold.streams.changes import Change
 from refold.streams.events import log_event
-from refold.streams.feed import ChangeReader
 from refold.streams.log.kafka.access import GROUP, READ, Grant
 from refold.streams.log.kafka.clients import Clients
 from refold.streams.log.kafka.committed import CommittedOffsets

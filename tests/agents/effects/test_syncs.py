@@ -30,7 +30,7 @@ def send(number: int) -> str:
 @pytest.fixture
 def log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[AgentLog]:
     """Yield a log whose runs make nothing durable before somebody waits for it."""
-    monkeypatch.setattr("refold.agents.recorder.sinks.Writer", partial(Writer, gather_s=3600))
+    monkeypatch.setattr("refold.agents.recorder.run_sinks.Writer", partial(Writer, gather_s=3600))
     with refold.open(f"file:{tmp_path / 'log'}") as log:
         yield log
 

@@ -184,7 +184,7 @@ def test_log_closed_during_a_run_fails_it_by_name(tmp_path: Path) -> None:
     run = log.run("agent", id="r", state={"n": 0})
     with run.step("s"):
         run.state["n"] = 1
-    run._sink.settle()
+    run._sink.await_written()
     log.close()
     with pytest.raises(RecordingFailed, match="closed"):  # noqa: PT012
         while True:

@@ -75,7 +75,7 @@ def test_settled_work_is_synced_by_the_next_flush() -> None:
     writer = Writer(done.sync, "r", gather_s=3600)
     for number in range(3):
         writer.put(done.work(number))
-        writer.settle(done.work(number + 10))
+        writer.await_written(done.work(number + 10))
     assert (done.numbers, done.durable) == ([0, 10, 1, 11, 2, 12], 0)
     writer.put(done.work(20))
     writer.close()
@@ -86,7 +86,7 @@ def test_settled_work_becomes_durable_soon_without_a_flush() -> None:
     done = Done()
     writer = Writer(done.sync, "r")
     writer.put(done.work(0))
-    writer.settle(lambda: None)
+    writer.await_written(lambda: None)
     assert done.synced.wait(300)
     assert done.durable == 1
     writer.close()
@@ -99,7 +99,7 @@ def test_failed_chunk_raises_in_settle() -> None:
         raise OSError("disk full")
 
     with pytest.raises(RecordingFailed, match="disk full"):
-        writer.settle(fails)
+        writer.await_written(fails)
     with pytest.raises(RecordingFailed, match="disk full"):
         writer.close()
 

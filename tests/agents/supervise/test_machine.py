@@ -19,7 +19,7 @@ AGENT = AgentSettings(command=("x",), backoff_s=1, backoff_max_s=4, reset_s=60, 
 HERE, RUNNING, HELD = (
     ProcessView(is_there=True),
     ProcessView(7, is_there=True),
-    ProcessView(7, is_there=True, is_held=True),
+    ProcessView(7, is_there=True, is_at_gate=True),
 )
 
 
@@ -207,7 +207,7 @@ def test_laws_of_any_life(events: list[str], restart: Any) -> None:
         elif process.is_there and event == "started":
             process = process._replace(pid=7)
         elif process.is_there and event == "held" and record.observed.status == "pausing":
-            process = process._replace(is_held=True)
+            process = process._replace(is_at_gate=True)
         elif process.is_there and event in ("exit 0", "exit 1", "killed"):
             process = ProcessView(exit_status={"exit 0": 0, "exit 1": 1, "killed": -9}[event])
         for _ in range(8):
@@ -218,7 +218,7 @@ def test_laws_of_any_life(events: list[str], restart: Any) -> None:
                 starts += 1
                 process = ProcessView(is_there=True)
             elif found.deed == Deed.LET_GO:
-                process = process._replace(is_held=False)
+                process = process._replace(is_at_gate=False)
             elif not process.is_there:
                 process = ProcessView()
             if found.observed is not None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from refold.streams.feed import ChangeReader
+from refold.streams.change_reader import ChangeReader
 from refold.streams.log.kafka.committed import CommittedOffsets
 from refold.streams.log.kafka.fold_position import is_emitted
 from refold.testing.kafka import Kafka

@@ -20,7 +20,7 @@ from refold.avro.errors import StorageError
 from refold.streams.log.kafka.log import KafkaLog
 from refold.streams.rocks.database import Database
 from refold.streams.runtime import close_all
-from refold.streams.worker.table import PartitionTable
+from refold.streams.worker.partition_table import PartitionTable
 from refold_tests.brokers import SharedKafka
 from refold_tests.devices import fill, small_device
 from refold_tests.folding import REFUSED, await_folded, check_changes, history, running, url_of

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from refold.avro.ids import identify
-from refold.streams.feed import ChangeReader
+from refold.streams.change_reader import ChangeReader
 from refold.streams.log.kafka.log import KafkaLog
 from refold.streams.log.kafka.offsets import KafkaPartition
 from refold.streams.log.kafka.records import ID

@@ -11,7 +11,7 @@ import pytest
 
 import refold
 from refold.avro.observation import Observation
-from refold.streams.feed import ChangeReader
+from refold.streams.change_reader import ChangeReader
 from refold.streams.worker.service import FoldService
 from refold_tests.brokers import SharedKafka
 from refold_tests.child import Child

@@ -25,7 +25,7 @@ import os
 os.environ["{switch}"] = "{value}"
 import atexit
 from collections import Counter
-from refold.streams.table.batch import BatchFold
+from refold.streams.table.batch_fold import BatchFold
 folded = Counter()
 fold = BatchFold.fold
 def counted(writer, arrived, *given, **named):

@@ -22,8 +22,8 @@ from refold.streams.rocks.families import Memory
 from refold.streams.worker.config import FoldConfig
 from refold.streams.worker.emission import Attempts, Emitter, NotEmitted, is_member, metadata_of_none
 from refold.streams.worker.membership import REJOINS_MAX, GroupMember, Membership
+from refold.streams.worker.partition_table import PartitionTable, open_database
 from refold.streams.worker.pending_commit import PendingChange, PendingCommit, StoredPosition
-from refold.streams.worker.table import PartitionTable, open_database
 from refold_tests.child import Child
 from refold_tests.folding import (
     append,

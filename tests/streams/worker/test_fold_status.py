@@ -24,8 +24,8 @@ from refold.streams.worker.fetcher import Fetcher
 from refold.streams.worker.host.health import STALLED_S, health_of, readiness_of
 from refold.streams.worker.host.metrics import About, metrics_of
 from refold.streams.worker.partition_fold import PartitionFold
+from refold.streams.worker.partition_table import PartitionTable
 from refold.streams.worker.pending_commit import StoredPosition
-from refold.streams.worker.table import PartitionTable
 from refold.streams.worker.verdicts import Decider, MissingSchema
 from refold_tests.folding import Running, append, await_status, history, running
 from refold_tests.sample_types import THING, A, said

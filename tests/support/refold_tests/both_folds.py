@@ -18,7 +18,7 @@ from refold.streams.partitioner import placed
 from refold.streams.rocks.batch import WriteSet
 from refold.streams.rocks.database import Database
 from refold.streams.rocks.families import Family
-from refold.streams.table.batch import BatchFold, DecodedRecord
+from refold.streams.table.batch_fold import BatchFold, DecodedRecord
 from refold.streams.table.folds import Folds
 from refold.streams.table.native import replay
 

@@ -43,7 +43,7 @@ def agent_of(world: Path, turns: Sequence[int], *, is_killed: bool = False) -> C
                     os.kill(os.getpid(), signal.SIGKILL)
                 return child.drive(lambda inner: inner.step("act", act, "b"))  # type: ignore[no-any-return]
             found = str(child.drive(lambda inner: inner.step("act", act, "b")))
-            run._sink.settle()  # the call is durable
+            run._sink.await_written()  # the call is durable
             turn[turns[-1]].set()
             return found
 

@@ -18,8 +18,8 @@ from refold.avro.definition import TypeDefinition
 from refold.avro.ids import identify
 from refold.avro.observation import Observation
 from refold.reducers.entity import stored_hash, stored_version
+from refold.streams.change_reader import ChangeReader
 from refold.streams.cut import Cut
-from refold.streams.feed import ChangeReader
 from refold.streams.log.kafka.log import KafkaLog
 from refold.streams.log.kafka.url import parse_url
 from refold.streams.log.port import LogPort

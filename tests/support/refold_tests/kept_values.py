@@ -209,7 +209,7 @@ def agent(run: refold.Run, kind: str, *, dies: bool = False) -> Any:
         require_same(run.state["kept"][0], made, "state")
         run.state["kept"].append(made())
     if dies:
-        run._sink.settle()  # everything recorded so far is durable, so that the test knows the run's position
+        run._sink.await_written()  # everything recorded so far is durable, so that the test knows the run's position
         os.kill(os.getpid(), signal.SIGKILL)
     with run.step("read again"):
         require_same(run.state["kept"][1], made, "state behind a step")

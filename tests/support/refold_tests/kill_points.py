@@ -11,7 +11,7 @@ from typing import Any
 
 from refold.streams.log.kafka.transactions import PartitionWriter
 from refold.streams.worker.emission import Emitter
-from refold.streams.worker.table import PartitionTable
+from refold.streams.worker.partition_table import PartitionTable
 
 MOMENTS = ("begun", "produced", "sent", "committed", "written")
 SEALING_MOMENTS = ("appended", "named", "sealed")

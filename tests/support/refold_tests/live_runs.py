@@ -12,7 +12,7 @@ from refold.agents.journal.record import Plain, Recording
 from refold.agents.recorder.answers import WORLD, Answers
 from refold.agents.recorder.run import Run
 from refold.agents.recorder.run_backend import Nondeterminism, ReplayBackend
-from refold.agents.recorder.sinks import MemorySink
+from refold.agents.recorder.run_sinks import MemorySink
 from refold.agents.recorder.step_assembler import StepAssembler
 from refold.agents.recorder.tools import Tool
 from refold.agents.redaction.redactor import Redact

@@ -13,8 +13,8 @@ from typing import NamedTuple
 from refold.avro.definition import TypeDefinition
 from refold.avro.observation import Observation
 from refold.reducers.entity import unpack
+from refold.streams.change_reader import ChangeReader
 from refold.streams.changes import Change
-from refold.streams.feed import ChangeReader
 from refold.streams.log.port import LogPort, LogReader, Record
 from refold.streams.point import Points
 from refold.streams.rebuild.rebuild import rebuild

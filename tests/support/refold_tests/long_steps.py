@@ -45,7 +45,7 @@ def agent_of(calls: Path, dies_behind: int = 0, *, is_barred: bool = True) -> Ca
             made = len(calls.read_text().splitlines()) if calls.exists() else 0
             if dies_behind and made >= dies_behind:
                 if is_barred:
-                    run._sink.settle()
+                    run._sink.await_written()
                 else:
                     time.sleep(random.random() * 0.02)  # about as long as it takes until the calls are durable
                 os.kill(os.getpid(), signal.SIGKILL)
@@ -58,7 +58,7 @@ def agent_of(calls: Path, dies_behind: int = 0, *, is_barred: bool = True) -> Ca
             return found
 
         with run.step("all of it"):
-            run._sink.settle()  # the run exists, so it can be resumed
+            run._sink.await_written()  # the run exists, so it can be resumed
             answers: list[Any] = []
             for number in range(CALLS):
                 answers.append(run.model(ask, f"call {number % 4}") if number % 2 else look(f"look {number}")["found"])

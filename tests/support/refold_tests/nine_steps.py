@@ -23,7 +23,7 @@ from refold.agents.effects.keys import StepKeys
 from refold.agents.effects.ledger import Ledger
 from refold.agents.effects.order import Order, Terms
 from refold.agents.effects.protocol import CallRequest, Command, Logged, Protocol, Steps, Wait
-from refold.agents.recorder.sinks import LogSink
+from refold.agents.recorder.run_sinks import LogSink
 from refold.avro.errors import StorageError, UnknownEntity
 from refold_tests.child import Child
 from refold_tests.third_party import ThirdParty
@@ -139,7 +139,7 @@ def _slow(error: StorageError) -> int:
 
 def _wrap_sink(dying: Dying) -> None:
     """Also die before and after what a run writes in addition to its effects."""
-    for name in ("_observe_step_begin", "_observe_step_end", "settle"):
+    for name in ("_observe_step_begin", "_observe_step_end", "await_written"):
         write = getattr(LogSink, name)
 
         def wrapped(*arguments: Any, write: Any = write) -> Any:

@@ -26,7 +26,7 @@ def agent_of(calls: Path, step: int = 0, place: str = "") -> Callable[[refold.Ru
 
     def die(run: refold.Run, number: int, here: str) -> None:
         if (number, here) == (step, place):
-            run._sink.settle()  # everything recorded so far is durable, so that the test knows the run's position
+            run._sink.await_written()  # now the test knows the run's position
             os.kill(os.getpid(), signal.SIGKILL)
 
     def work(run: refold.Run, number: int) -> int:

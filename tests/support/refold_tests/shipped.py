@@ -11,8 +11,8 @@ from hypothesis import seed as seeded
 from refold.avro.definition import TypeDefinition
 from refold.avro.observation import Observation
 from refold.avro.shipped import shipped_types
+from refold.streams.change_reader import ChangeReader
 from refold.streams.changes import Change
-from refold.streams.feed import ChangeReader
 from refold_tests.opening import open_log
 from refold_tests.specimens import patches
 

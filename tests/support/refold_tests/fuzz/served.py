@@ -46,7 +46,7 @@ from refold.streams.worker.condition import healthy
 from refold.streams.worker.host.metrics import About, metrics_of
 from refold.streams.worker.host.pages import Pages
 from refold.streams.worker.operations import Operations
-from refold.streams.worker.tables import OwnTables, answer_lookup
+from refold.streams.worker.own_tables import OwnTables, answer_lookup
 
 PATIENCE_S = 45.0
 """Longer than any deadline of the servers below, and shorter than the driver's."""

@@ -49,13 +49,13 @@ class RunSink(Protocol):
     def step_ended(self, step: PendingStep) -> None:
         """A step ended."""
 
-    def taken(self, step: Step, state: Plain) -> None:
+    def step_reused(self, step: Step, state: Plain) -> None:
         """A recorded step was not run again; it left this state."""
 
     def forked(self, patch: Plain, state: Plain) -> None:
         """From here on the run is a fork, which continues with this state."""
 
-    def settle(self) -> None:
+    def await_written(self) -> None:
         """Return when everything is written. The caller makes it durable with its next write."""
 
     def ended(self, outcome: Outcome, output: Plain, failure: Failure | None, at: int) -> str:
@@ -91,16 +91,16 @@ class MemorySink:
         """Add the step."""
         self._steps.append(self._assembler.step(step))
 
-    def taken(self, step: Step, state: Plain) -> None:
+    def step_reused(self, step: Step, state: Plain) -> None:
         """Add the recorded step."""
         self._steps.append(step)
-        self._assembler.taken(step, state)
+        self._assembler.reuse(step, state)
 
     def forked(self, patch: Plain, state: Plain) -> None:
         """Continue the chain as a fork."""
         self._assembler.forked(patch, state)
 
-    def settle(self) -> None:
+    def await_written(self) -> None:
         """Do nothing: nothing is durable."""
 
     def ended(self, outcome: Outcome, output: Plain, failure: Failure | None, at: int) -> str:
@@ -182,7 +182,7 @@ class LogSink:
         self._hash = ""
         self._last = ""
         self._at = 0
-        self._held: _StepBegin | None = None
+        self._pending_begin: _StepBegin | None = None
         self._answered: list[PendingCall] = []
         self._has_answered = False
         self._writer: Writer | DirectWriter = (
@@ -203,7 +203,7 @@ class LogSink:
             RecordingFailed: It cannot be written. The sink has ended.
         """
         try:
-            self.settle()
+            self.await_written()
         except BaseException:
             with contextlib.suppress(RecordingFailed):
                 self._writer.close()
@@ -225,9 +225,9 @@ class LogSink:
         """Record the end. Written soon."""
         self._writer.put(lambda: self._observe_step_end(step))
 
-    def taken(self, step: Step, state: Plain) -> None:
+    def step_reused(self, step: Step, state: Plain) -> None:
         """Do nothing else than continue the chain: the step is already in the log."""
-        self._writer.put(lambda: self._add_taken_step(step, state))
+        self._writer.put(lambda: self._add_reused_step(step, state))
 
     def forked(self, patch: Plain, state: Plain) -> None:
         """Continue as a fork; the run's first observation already says so."""
@@ -241,13 +241,13 @@ class LogSink:
         """
         self._writer.flush()
 
-    def settle(self) -> None:
+    def await_written(self) -> None:
         """As RunSink. If its caller does not flush, the records still become durable soon.
 
         Raises:
             RecordingFailed: Something cannot be written.
         """
-        self._writer.settle(self._hand_over)
+        self._writer.await_written(self._hand_over)
 
     def ended(self, outcome: Outcome, output: Plain, failure: Failure | None, at: int) -> str:
         """Record the end, durable on return."""
@@ -270,25 +270,25 @@ class LogSink:
         self._begun = self._observe(run_entity(self._head.run), patch, "", (), at)
 
     def _durable(self) -> None:
-        self._settle()
+        self._write_pending()
         self._log.flush()
 
     def _hand_over(self) -> None:
-        self._settle()
+        self._write_pending()
         with self._log.turn:
             self._log.port.publish()  # if the log refuses a record, that is raised here and ends the recording
 
     def _observe_step_begin(self, number: int, name: str, attempt: int, at: int) -> None:
-        self._settle()
+        self._write_pending()
         patch = step_begun(self._head.run, self._head.agent, number, name, attempt, at)
         causes = (self._last,) if attempt > 1 and self._last else (self._begun,)
-        self._held = _StepBegin(number, patch, causes, at)
+        self._pending_begin = _StepBegin(number, patch, causes, at)
 
-    def _settle(self) -> None:
+    def _write_pending(self) -> None:
         """Write the begin and the calls that are held back. All are of one step, because its end drops the calls."""
-        held, self._held = self._held, None
+        begin, self._pending_begin = self._pending_begin, None
         answered, self._answered = self._answered, []
-        number, patch, causes, at = (0, {}, (self._last,), 0) if held is None else held
+        number, patch, causes, at = (0, {}, (self._last,), 0) if begin is None else begin
         if answered:
             calls = {answered_key(each): self._bodies.shortened(self._assembler.call(each)) for each in answered}
             number = next(each.place[0] for each in answered if each.place is not None)
@@ -300,7 +300,7 @@ class LogSink:
 
     def _observe_failed_attempt(self, number: int, attempt: PendingAttempt) -> None:
         self._answered = []
-        self._settle()
+        self._write_pending()
         patch = attempt_failed(self._head.run, number, self._shorten(self._assembler.attempt(attempt)), self._seal)
         self._last = self._observe(
             step_entity(self._head.run, number),
@@ -319,10 +319,10 @@ class LogSink:
         read = [each for call in step.calls if call.asked.kind == "read" and call.failure is None
                 for each in call.answer["observations"]]  # fmt: skip
         self._answered = []
-        held, self._held = self._held, None
-        causes = dict.fromkeys([*([self._last] if held is None else held.causes), *read])
-        if held is not None:
-            patch = {**held.patch, **patch}
+        begin, self._pending_begin = self._pending_begin, None
+        causes = dict.fromkeys([*([self._last] if begin is None else begin.causes), *read])
+        if begin is not None:
+            patch = {**begin.patch, **patch}
         self._last = self._observe(
             step_entity(self._head.run, step.number),
             patch,
@@ -341,8 +341,8 @@ class LogSink:
         is_needed, self._has_answered = self._has_answered or self._is_resumed, False
         return ("answered",) if is_needed else ()
 
-    def _add_taken_step(self, step: Step, state: Plain) -> None:
-        self._assembler.taken(step, state)
+    def _add_reused_step(self, step: Step, state: Plain) -> None:
+        self._assembler.reuse(step, state)
         self._steps.append(_without_content(step))
 
     def _observe_end(self, outcome: Outcome, output: Plain, failure: Failure | None, at: int) -> None:

@@ -17,7 +17,7 @@ from refold.streams.log.port import Checkpoint
 from refold.streams.rocks.scan import Row
 from refold.streams.table import indexes, keys
 from refold.streams.table.checkpoints import checkpoint_of
-from refold.streams.worker.table import PartitionTable
+from refold.streams.worker.partition_table import PartitionTable
 
 Found = TypeVar("Found")
 ROWS_BYTES = 4 << 20

@@ -34,7 +34,7 @@ from refold.streams.rocks.families import Memory
 from refold.streams.rocks.layout import is_log
 from refold.streams.rocks.scan import Row
 from refold.streams.table import keys
-from refold.streams.table.batch import BatchFold, DecodedRecord, fold_again
+from refold.streams.table.batch_fold import BatchFold, DecodedRecord, fold_again
 from refold.streams.table.folds import TypeFold
 from refold.streams.table.index_backfill import Filler
 from refold.streams.table.index_gaps import Read, read_gaps
@@ -55,7 +55,7 @@ class PartitionTable:
 
     stored: None while the table is lost. followed: how many records it folded without emitting since it was opened,
     because they were emitted before. made_from: the source of its rebuild, if it was rebuilt (Rebuilt.source). For one
-    thread, except for the thread that fills its indexes and those that only read (streams/worker/tables.py).
+    thread, except for the thread that fills its indexes and those that only read (streams/worker/own_tables.py).
     """
 
     def __init__(self, database: Database, registry: Registry, read: Read, stored: StoredPosition | None) -> None:
