@@ -133,7 +133,7 @@ def emitted(
     return dict(enumerate(found))
 
 
-def await_settled_points(
+def stable_points(
     ask: Callable[[], dict[int, PartitionPoint]], topic: str, timeout_s: float
 ) -> dict[int, PartitionPoint]:
     """Return the emitted points at a moment when no worker is applying a definition.

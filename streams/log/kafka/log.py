@@ -30,13 +30,7 @@ from refold.streams.log.kafka.damaged import UnreadableBatches, set_aside_in
 from refold.streams.log.kafka.deadletters import DecidedOffsets
 from refold.streams.log.kafka.entity_reader import EntityReader
 from refold.streams.log.kafka.faults import closed_error
-from refold.streams.log.kafka.fold_position import (
-    PartitionPoint,
-    await_settled_points,
-    emitted,
-    emitted_point_of,
-    is_emitted,
-)
+from refold.streams.log.kafka.fold_position import PartitionPoint, emitted, emitted_point_of, is_emitted, stable_points
 from refold.streams.log.kafka.foreign_records import ForeignRecords
 from refold.streams.log.kafka.lookups import IdMatches, TableClient, WorkerCommands
 from refold.streams.log.kafka.manifests import ManifestMap, Markers
@@ -360,7 +354,7 @@ class KafkaLog(LogPort):
         """Keep the present manifests and markers, and of the other topics everything that they may refer to: changes up
         to the emitted offset at this call.
         """
-        folded = await_settled_points(self._emitted, self.topics.observations, self._timeout_s)
+        folded = stable_points(self._emitted, self.topics.observations, self._timeout_s)
         for partition in folded:  # if the committed offset was lost, the last sealed epoch still shows it
             sealed = (PartitionPoint(each.offset, each.schemas) for each in self.snapshots.readable(partition))
             folded[partition] = max([folded[partition], *sealed])
