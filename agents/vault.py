@@ -218,7 +218,7 @@ class Vault(ClearVault):
 
 
 def is_sealed(stored: Any) -> bool:
-    """Tell whether a value in a patch or in a view is sealed."""
+    """Return whether a value in a patch or in a view is sealed."""
     return isinstance(stored, Sealed) or (isinstance(stored, Blob) and stored.media_type == SEALED_CONTENT)
 
 
@@ -263,6 +263,6 @@ def _place(entity: str, field: str) -> list[bytes]:
 
 
 def _is_over(size: int, limit: int) -> bool:
-    """Tell whether the CBOR of a text of this size, in bytes, exceeds a limit."""
+    """Return whether the CBOR of a text of this size, in bytes, exceeds a limit."""
     head = 1 if size < 24 else 2 if size < 1 << 8 else 3 if size < 1 << 16 else 5
     return size + head > limit

@@ -166,7 +166,7 @@ class _Follower:
 def keep_snapshots(
     log: LogPort, sink: SnapshotSink, *, follow: bool, every_s: float, stop: Event, watch: SinkWatch | None = None
 ) -> Report:
-    """Commit the log's present cut to a sink of whole cuts, and optionally go on.
+    """Commit the log's present cut to a sink of whole cuts, and optionally continue.
 
     The lag is reported before and after each commit, and about every second while waiting.
 

@@ -1,4 +1,4 @@
-"""Deadlines: how long a loop may go on waiting."""
+"""Deadlines: how long a loop may continue waiting."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ class Repository:
         return Commit(found, self._git("log", "-1", "--format=%s", found).strip())
 
     def is_ancestor(self, older: str, newer: str) -> bool:
-        """Tell whether commit `older` is an ancestor of `newer`."""
+        """Return whether commit `older` is an ancestor of `newer`."""
         return self._run("merge-base", "--is-ancestor", older, newer).returncode == 0
 
     def halving(self, bad: str, good: Iterable[str]) -> list[str]:

@@ -157,5 +157,5 @@ def _closed_at(data: bytes, begin: int, backslashes: int) -> int:
 
 
 def _is_of_a_model(data: bytes, found: re.Match[bytes]) -> bool:
-    """Tell whether a `token` is a piece of a model's text: a log probability follows it."""
+    """Return whether a `token` is a piece of a model's text: a log probability follows it."""
     return found[1].lower() == b"token" and b"logprob" in data[found.end() : found.end() + 200]

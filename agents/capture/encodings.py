@@ -85,7 +85,7 @@ class Decoder:
         return b"".join(found)
 
     def finish(self) -> bool:
-        """Tell whether the stream is complete.
+        """Return whether the stream is complete.
 
         Raises:
             Undecodable: Nothing of an encoded body could be decoded.

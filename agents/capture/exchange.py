@@ -306,10 +306,10 @@ def _with_frame_texts(body: Plain, texts: Iterator[str]) -> Plain:
 
 
 def is_of_messages(answer: Plain) -> bool:
-    """Tell whether the chunks of a recorded answer are the messages of a WebSocket."""
+    """Return whether the chunks of a recorded answer are the messages of a WebSocket."""
     return isinstance(answer, dict) and answer.get("http") == WEBSOCKET_HTTP
 
 
 def is_exchange(request: Plain) -> bool:
-    """Tell whether a recorded request is that of an exchange."""
+    """Return whether a recorded request is that of an exchange."""
     return isinstance(request, dict) and request.get("exchange") == VERSION and "method" in request

@@ -113,7 +113,7 @@ def _turn_in(step: Step) -> tuple[ModelTurn, ModelReply | None] | None:
 
 
 def _continues(turn: ModelTurn, recorded: ForkedTurn) -> bool:
-    """Tell whether a conversation begins with a recorded turn and its reply."""
+    """Return whether a conversation begins with a recorded turn and its reply."""
     assert recorded.turn is not None
     if turn.follows:
         return recorded.reply is not None and recorded.reply.id == turn.follows

@@ -316,7 +316,7 @@ def _value_at(tree: Plain, path: str) -> Plain:
 
 
 def _is_same_target(asked: Plain, recorded: Plain) -> bool:
-    """Tell whether both have the same method, path and query; the recorded path may begin with its upstream's."""
+    """Return whether both have the same method, path and query; the recorded path may begin with its upstream's."""
     a, b = urlsplit(asked["url"]), urlsplit(recorded["url"])
     return bool(asked["method"] == recorded["method"] and b.path.endswith(a.path) and a.query == b.query)
 

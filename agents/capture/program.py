@@ -205,7 +205,7 @@ def run_program(arguments: Sequence[str], environment: Mapping[str, str], passin
 
 
 def _is_of_terminal() -> bool:
-    """Tell whether a terminal sends Ctrl-C both to this process and to the program."""
+    """Return whether a terminal sends Ctrl-C both to this process and to the program."""
     try:
         return os.tcgetpgrp(sys.stdin.fileno()) == os.getpgrp()
     except (OSError, ValueError):

@@ -10,8 +10,8 @@
 5. A conversation that continues from a recorded turn becomes a fork of its run, after that turn (forks.py).
 6. Forks and other new runs record in `capture.resumed` how many requests were answered before the first that was
    forwarded, and in which it differs. An agent that keeps its own state differs at once: it continues after the last
-   recorded turn, or begins anew.
-7. A policy counts the recorded calls, so no budget begins anew.
+   recorded turn, or starts again.
+7. A policy counts the recorded calls, so no budget starts again.
 
 Killed in 1 to 3: the next start does them again; a run that ended is not ended twice. Later: as any capture
 (sessions.py), then 1. A turn whose tools had no result stays a turn of its own run only; the fork begins before it.
@@ -36,7 +36,7 @@ from refold.streams.open import process_context
 
 
 def resuming(settings: CaptureSettings, run: str, closing_s: float) -> CaptureSettings:
-    """Return the settings of a capture that goes on from what was captured under an id.
+    """Return the settings of a capture that continues from what was captured under an id.
 
     Args:
         settings: The settings of a new capture.
@@ -92,7 +92,7 @@ def _recordings(log: AgentLog, settings: CaptureSettings, run: str) -> list[Reco
 
 
 def _is_answered(call: Call) -> bool:
-    """Tell whether a recorded answer is whole and says no error."""
+    """Return whether a recorded answer is whole and says no error."""
     answer = call.answer
     is_whole = call.failure is None and isinstance(answer, dict) and answer.get("end") == "whole"
     return is_whole and 200 <= answer.get("status", 0) < 300

@@ -367,7 +367,7 @@ class Sessions:
 
 
 def _continues(turn: ModelTurn, length: int, reply: ModelReply | None) -> bool:
-    """Tell whether a turn continues a session whose last request, its first `length` messages, had this reply."""
+    """Return whether a turn continues a session whose last request, its first `length` messages, had this reply."""
     rest = turn.messages[length:]
     if not rest:
         return reply is None

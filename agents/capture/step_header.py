@@ -33,7 +33,7 @@ _STEP: ContextVar[str] = ContextVar("refold.step_of_requests", default="")
 
 
 def is_for_proxy(url: str, environment: Mapping[str, str]) -> bool:
-    """Tell whether a request is sent to the proxy that captures this program, if one does."""
+    """Return whether a request is sent to the proxy that captures this program, if one does."""
     proxy = environment.get(PROXY_ENVIRONMENT, "").rstrip("/")
     return bool(proxy) and url.startswith(f"{proxy}/")
 

@@ -106,7 +106,7 @@ def turn_of(request: Plain) -> ModelTurn | None:
 
 
 def _asks(family: Family, request: Plain, body: Mapping[str, Any]) -> bool:
-    """Tell whether a request has the method by which models are called."""
+    """Return whether a request has the method by which models are called."""
     if request.get("method") == WEBSOCKET:
         return family == "responses" and body.get("type") == "response.create"
     return str(request.get("method", "")).upper() == "POST"
@@ -188,14 +188,14 @@ def answers_to(calls: Sequence[ToolCall], results: Sequence[ToolResult]) -> list
 
 
 def is_of_the_model(message: Any) -> bool:
-    """Tell whether a model wrote a message or an item."""
+    """Return whether a model wrote a message or an item."""
     if not isinstance(message, Mapping):
         return False
     return message.get("role") in ("assistant", "model") or message.get("type") in _OF_THE_MODEL
 
 
 def is_answered_by(turn: ModelTurn, rest: Sequence[Any], reply: ModelReply) -> bool:
-    """Tell whether the messages that follow an earlier request in a turn begin with the reply to that request.
+    """Return whether the messages that follow an earlier request in a turn begin with the reply to that request.
 
     Args:
         turn: The turn.
@@ -236,7 +236,7 @@ def asked_first(family: Family, messages: Sequence[Any]) -> list[str]:
 
 
 def is_task_in(call: ToolCall, texts: Sequence[str]) -> bool:
-    """Tell whether one of the texts is, as a whole, in a call's arguments: the call gave it to an agent as its task."""
+    """Return whether a call's arguments contain one of the texts as a whole: then the call gave an agent its task."""
     tasks = {text.strip() for text in texts if len(text.strip()) >= TASK_CHARACTERS_MIN}
     return any(each.strip() in tasks for each in _strings(call.inputs))
 

@@ -74,7 +74,7 @@ async def refusing(request: aiohttp.ClientRequest, handler: aiohttp.ClientHandle
 
 
 def is_socket(request: web.BaseRequest) -> bool:
-    """Tell whether a request asks for a WebSocket."""
+    """Return whether a request asks for a WebSocket."""
     return request.headers.get("Upgrade", "").lower() == WEBSOCKET_TYPE
 
 

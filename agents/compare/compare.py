@@ -129,7 +129,7 @@ class _Comparison:
         return self._unmatched_step("a" if len(self._a.steps) > shorter else "b", shorter, is_last=True)
 
     def _is_cut_short(self, a: Step, b: Step, found: Sequence[StepDifference]) -> bool:
-        """Tell whether one side's step has not ended, and did nothing else than the other's so far."""
+        """Return whether one side's step has not ended, and did nothing else than the other's so far."""
         if self._exact or a.is_committed == b.is_committed:
             return False
         side = "a_call" if b.is_committed else "b_call"  # the side of the step that was cut short
@@ -228,7 +228,7 @@ def _state_after(run: Recording, index: int) -> Plain:
 
 
 def _is_reordered(pairs: Sequence[Pair], a: Sequence[str], b: Sequence[str]) -> bool:
-    """Tell whether the first item of a side occurs later on the other side, without a match there."""
+    """Return whether the first item of a side occurs later on the other side, without a match there."""
     alone_a = {a[pair.a] for pair in pairs if pair.a is not None and not pair.same}
     alone_b = {b[pair.b] for pair in pairs if pair.b is not None and not pair.same}
     first = pairs[0]

@@ -68,7 +68,7 @@ class Renaming:
                 self.note(one, other)
 
     def is_same(self, a: Plain, b: Plain) -> bool:
-        """Tell whether b equals a after renaming."""
+        """Return whether b equals a after renaming."""
         return is_same(a, b) or (bool(self._texts or self._numbers) and is_same(self.of(a), b))
 
     def of(self, a: Plain) -> Plain:
@@ -124,7 +124,7 @@ class CompareRules(NamedTuple):
     children_b: Mapping[str, Recording] = {}
 
     def is_same(self, a: Plain, b: Plain) -> bool:
-        """Tell whether two trees are the same by these rules."""
+        """Return whether two trees are the same by these rules."""
         return self.names.is_same(a, b)
 
 

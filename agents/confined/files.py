@@ -101,7 +101,7 @@ def _allow(libc: ctypes.CDLL, ruleset: int, path: str, allowed: int) -> None:
 
 
 def is_write_denied(path: str, folder: str) -> bool:
-    """Tell whether writing to a path is denied.
+    """Return whether writing to a path is denied.
 
     Args:
         folder: The folder in which it is allowed.

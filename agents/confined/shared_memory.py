@@ -68,7 +68,7 @@ def not_ownable() -> str:
 
 
 def is_owned(path: str) -> bool:
-    """Tell whether a resolved path is in a /dev/shm of this process's own."""
+    """Return whether a resolved path is in a /dev/shm of this process's own."""
     return bool(_owned) and Path(path).is_relative_to(SHARED)
 
 

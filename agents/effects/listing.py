@@ -126,7 +126,7 @@ def _runs(token: str, done: Iterable[str]) -> frozenset[str]:
 
 
 def _is_open(claims: Mapping[str, str]) -> bool:
-    """Tell whether only the log's order can decide the result."""
+    """Return whether only the log's order can decide the result."""
     said = set(claims.values())
     return "done" not in said and bool(said & {"intended", "unknown"})
 

@@ -48,7 +48,7 @@ def _sequence(expected: Expectation, did: RunSummary) -> str:
 
 
 def _fits(pattern: Sequence[str], made: Sequence[str]) -> bool:
-    """Tell whether names match the pattern, in which ANY matches any number of names."""
+    """Return whether names match the pattern, in which ANY matches any number of names."""
     reached = {0}  # how many of `made` the pattern so far may match
     for each in pattern:
         if each == ANY:

@@ -157,7 +157,7 @@ class Origin(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fie
 
 
 def is_exact(expect: Iterable[str]) -> bool:
-    """Tell whether expectations are that the code does exactly what was recorded."""
+    """Return whether expectations are that the code does exactly what was recorded."""
     return any(each.strip() == "exact" for each in expect)
 
 

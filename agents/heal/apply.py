@@ -1,9 +1,9 @@
-"""Heal a run: try a remedy on a copy, prove it, and only then let the run itself go on with it.
+"""Heal a run: try a remedy on a copy, prove it, and only then let the run itself continue with it.
 
 The steps of one attempt. Each transition is an observation of the entity `healing/<run>.<n>`, durable before the next
 step begins (agents/heal/healings.py):
 
-1. Diagnose the run (agents/heal/examine.py, diagnosis.py). If it has an attempt that has not ended, go on with that
+1. Diagnose the run (agents/heal/examine.py, diagnosis.py). If it has an attempt that has not ended, continue with that
    one: to 3 if it is `begun`, to 5 if it is `proved`, to 6 if it is `waiting`, to 7 if it is `resuming`.
 2. Choose the first remedy of the plan that is for a finding and was not tried for it yet. Record `begun`. If the
    attempts of the run, or of its agent within the last hour, are used up, or no remedy is left: record `stopped`.
@@ -12,21 +12,21 @@ step begins (agents/heal/healings.py):
    `refuted`. After `refuted` nothing but the fork has changed: go to 2.
 5. If the remedy needs a person: ask the question, then record `waiting`, and end here. The command is run again after
    the answer.
-6. Read the answer. Record `rejected`, or go on.
-7. Record `resuming`, with the id of the run that goes on: the run itself if nothing of it changes, not its function or
-   version either, and no committed step is left out; else its continuation (agents/replay/forked.py), whose id is
-   derived from the attempt's.
+6. Read the answer. Record `rejected`, or continue.
+7. Record `resuming`, with the id of the run that continues. It is the run itself if nothing of it changes, including its
+   function and version, and if no committed step is left out. Otherwise it is its continuation
+   (agents/replay/forked.py), whose id is derived from the attempt's.
 8. Resume the run; or begin the continuation, or resume it if it was begun before. If it has ended since 7, skip this.
-9. Record `healed` or `failed`, with what it cost, and link the run to the one that went on.
+9. Record `healed` or `failed`, with what it cost, and link the run to the one that continued.
 
 Transitions, each recorded: begun, refuted, proved, waiting, rejected, resuming, healed, failed, stopped. Acts between
 them: the fork, the question, the run's resume or the continuation's begin, its writes, the link.
 tests/agents/heal/test_killed.py kills a process before or after each.
 
-Killed between any two, `apply` goes on at 1. A killed fork is left as it is, and another one is made: it wrote nothing.
-A question that was asked is not asked again. A killed run or continuation is resumed, so its writes have the same keys,
-and the ledger of effects makes none of them twice. Who calls `apply` has the lease on healing the run (lease.py), so no
-other process heals it at the same time.
+Killed between any two, `apply` continues at 1. A killed fork wrote nothing: it is left, and another one is made. A
+question is asked once. A killed run or continuation is resumed, so its writes have the same keys, and the ledger of
+effects makes none of them twice. The caller of `apply` has the lease on healing the run (lease.py), so no other process
+heals it at the same time.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class HealSetting:
 
 @dataclass(frozen=True, slots=True)
 class Remediable:
-    """A remedy that is for a finding, and the step after which the run would go on."""
+    """A remedy that is for a finding, and the step after which the run would continue."""
 
     remedy: DeclaredRemedy
     finding: RunFinding

@@ -162,7 +162,7 @@ def _wrote(run: Recording, step: Step) -> bool:
 
 
 def _writes(run: Recording, call: Call) -> bool:
-    """Tell whether a call changed something outside, or may have."""
+    """Return whether a call changed something outside, or may have."""
     asked = call.asked
     if asked.kind == "run":
         child = run.children.get(child_of(call))

@@ -114,7 +114,7 @@ class HealingLog:
             remedy: The remedy; None with status `stopped`.
             attempt: The number of the attempt, from 1.
             run_attempts: How often the run was begun.
-            at_step: The step after which the run goes on.
+            at_step: The step after which the run continues.
             status: `begun` or `stopped`.
             reason: Why, in words.
         """

@@ -1,4 +1,4 @@
-"""A timer of the kernel that kills this process at a time, unless it is set anew.
+"""A timer of the kernel that kills this process at a time, unless it is set again.
 
 It also kills a process that is stopped or hangs, and no code of the process can catch it. It counts the time in which
 the machine sleeps. Linux only; elsewhere it does nothing.

@@ -11,7 +11,7 @@ Each run has an entity `healing_lease/<run>`. Its acts are judged in the log's o
 4. Claim the lease, naming the last claim and beat that were read. Read again. Not granted: refuse.
 5. Set a timer of the kernel that kills this process after ACTING_SHARE of the lease (kill_timer.py). A thread records
    the next beat in each third of the lease and reads it back. If this claim is still the last one, it sets the timer
-   anew, from when it began to record.
+   again, from when it began to record.
 6. At the end clear the timer, and record the release.
 
 Killed at any moment: the lease is free at once for processes of this machine (1), and after one lease for others (3).
@@ -58,7 +58,7 @@ def healing_lease(log: Log, run: str, lease_ms: int = LEASE_MS) -> Iterator[None
     Args:
         log: The log, of which this thread is the one.
         run: The run's id.
-        lease_ms: How long after a renewal this process may go on.
+        lease_ms: How long after a renewal this process may continue.
 
     Raises:
         HealedElsewhere: Another process has it.
@@ -156,7 +156,7 @@ class _Lease:
         return "" if is_mine or is_over or not self._is_anothers() else self._holder(claim)
 
     def _is_anothers(self) -> bool:
-        """Tell whether an open claim's process may still be there."""
+        """Return whether an open claim's process may still be there."""
         claim = self._claims.get(self._record.token, {})
         is_here = bool(claim.get("boot")) and claim.get("boot") == boot_id()
         is_gone = is_here and not is_alive(claim.get("pid") or 0, claim.get("process_start") or 0)

@@ -2,9 +2,9 @@
 
     attempts = 3                    # of one run, then it is left to a person
     attempts_per_hour = 10          # of all runs of the agent
-    expect = ["outcome=succeeded"]  # what a copy must satisfy before the run itself goes on
+    expect = ["outcome=succeeded"]  # what a copy must satisfy before the run itself continues
     golden = "golden"               # a folder of golden traces that the agent's code must pass
-    guard = "policy.toml"           # the policy under which the run goes on; paths are relative to the file
+    guard = "policy.toml"           # the policy under which the run continues; paths are relative to the file
 
     [[remedy]]
     name = "another prompt"
@@ -24,7 +24,7 @@ What a remedy does:
     ask         hand it to a person; after their approval, continue from the last good step
 
 Keys of any remedy: `answers`, what a write tool answers to the copy; `expect`, more expectations; `version`, the
-agent's version in the run that goes on; `approve`, whether a person must approve before the run itself goes on.
+agent's version in the run that continues; `approve`, whether a person must approve before the run itself continues.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@
    process runs the agent's code.
 3. That process records its attempts (apply.py), and ends. The newest attempt says what follows:
    healed     the run, or its continuation, has succeeded: `ended`
-   failed     the run that goes on failed: it is the agent's run now, and is healed next (1)
+   failed     the run that continues failed: it is the agent's run now, and is healed next (1)
    rejected   another remedy may be left: 2
    waiting    a person is asked: `asking`. After the answer: 2
    stopped    `failed`, with the reason; nobody heals it any more
@@ -16,7 +16,7 @@
 4. A process that finds the run being healed by another one ends with ELSEWHERE (lease.py): 2 after a while.
 
 Killed in any of these: the owner's successor finds `heals` set. If the newest attempt has healed the run, or led to a
-continuation that failed, 3 says what follows. Otherwise it goes on with 2, which continues the open attempt. The same
+continuation that failed, 3 says what follows. Otherwise it continues with 2, which continues the open attempt. The same
 holds after a stop, and if another process healed the run meanwhile.
 """
 
@@ -148,7 +148,7 @@ class AgentHealing:
         )
 
     def is_answered(self, run: str) -> bool:
-        """Tell whether the question about a run is answered. It is looked up once a second."""
+        """Return whether the question about a run is answered. It is looked up once a second."""
         if self._clock_s() < self._looked_s + _LOOK_S:
             return False
         self._looked_s = self._clock_s()
@@ -163,7 +163,7 @@ class AgentHealing:
 
 
 def is_denied(log: AgentLog, run: str) -> bool:
-    """Tell whether a policy denied the call with which a run failed.
+    """Return whether a policy denied the call with which a run failed.
 
     Args:
         log: The log.

@@ -116,7 +116,7 @@ def _identity(given: Mapping[str, Value], line: Value) -> Value:
 
 
 def _is_conversation(item: Value, keys: Mapping[str, str]) -> bool:
-    """Tell whether an item of a list is a conversation, as opposed to a message."""
+    """Return whether an item of a list is a conversation, as opposed to a message."""
     if not isinstance(item, Mapping):
         return isinstance(item, list)
     listed = any(keys.get(key, key) in item for key in LISTS)

@@ -155,7 +155,7 @@ def renamed(given: Value, keys: Mapping[str, str], place: str) -> Value:
 
 
 def is_message(given: Value) -> bool:
-    """Tell whether a value looks like a message."""
+    """Return whether a value looks like a message."""
     if not isinstance(given, Mapping):
         return False
     return isinstance(given.get("role"), str) or (isinstance(given.get("from"), str) and "value" in given)

@@ -54,7 +54,7 @@ def following(state: Plain, changes: Sequence[Edit]) -> Plain:
 
 
 def is_same(a: Plain, b: Plain) -> bool:
-    """Tell whether two JSON trees are equal. true does not equal 1."""
+    """Return whether two JSON trees are equal. true does not equal 1."""
     if type(a) is not type(b):
         numbers = (int, float)
         return type(a) in numbers and type(b) in numbers and a == b

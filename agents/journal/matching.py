@@ -26,7 +26,7 @@ def compared(a: RecordedRequest, b: RecordedRequest) -> tuple[Plain, Plain]:
 
 
 def asks_same(a: RecordedRequest, b: RecordedRequest) -> bool:
-    """Tell whether the answer of one call answers the other."""
+    """Return whether the answer of one call answers the other."""
     if a.kind != b.kind or a.name != b.name:
         return False
     one, other = compared(a, b)

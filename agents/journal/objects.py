@@ -161,7 +161,7 @@ def bare(tree: Plain) -> Plain:
 
 
 def is_mark(key: str | int) -> bool:
-    """Tell whether a key in such a tree is one of the marks, as opposed to a key of the value itself."""
+    """Return whether a key in such a tree is one of the marks, as opposed to a key of the value itself."""
     return key in _LOAD
 
 
@@ -226,7 +226,7 @@ def _fields_of(value: Any) -> dict[str, Any] | None:
 
 
 def _is_model(value: object) -> bool:
-    """Tell whether a value is a pydantic model, without importing pydantic."""
+    """Return whether a value is a pydantic model, without importing pydantic."""
     pydantic = sys.modules.get("pydantic")
     return pydantic is not None and isinstance(value, getattr(pydantic, "BaseModel", ()))
 

@@ -47,11 +47,11 @@ class MasterKeys:
         return name + cipher.encrypt(key, [key_id.encode()])
 
     def is_wrapped(self, given: bytes) -> bool:
-        """Tell whether a value has the length of a wrapped key; any other value is damaged, or was never wrapped."""
+        """Return whether a value has the length of a wrapped key; any other value is damaged, or was never wrapped."""
         return len(given) == NAME_BYTES + TAG_BYTES + KEY_BYTES
 
     def is_of(self, wrapped: bytes) -> bool:
-        """Tell whether one of these master keys wrapped it."""
+        """Return whether one of these master keys wrapped it."""
         return wrapped[:NAME_BYTES] in self._by_name
 
     def unwrap(self, key_id: str, wrapped: bytes, place: str) -> bytes:

@@ -152,7 +152,7 @@ def count_recorded(facts: RunFacts, call: Call, step: str) -> None:
 
 
 def is_denial(call: Call) -> bool:
-    """Tell whether a recorded call was not made because of a policy: it was denied, or a person was asked."""
+    """Return whether a recorded call was not made because of a policy: it was denied, or a person was asked."""
     if call.failure is not None:
         return call.failure.exception in _NOT_MADE
     headers = call.answer.get("headers", ()) if is_exchange(call.asked.request) and call.answer else ()

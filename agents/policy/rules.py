@@ -62,7 +62,7 @@ class ArgumentCondition(msgspec.Struct, frozen=True, forbid_unknown_fields=True,
     missing: bool | msgspec.UnsetType = msgspec.UNSET
 
     def holds(self, value: Any, *, if_incomparable: bool) -> bool:
-        """Tell whether the condition holds for a value.
+        """Return whether the condition holds for a value.
 
         Args:
             value: The argument; `_MISSING` if the call has no such argument.
@@ -234,7 +234,7 @@ class Policy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
 
 
 def matches(text: str, pattern: str) -> bool:
-    """Tell whether a text matches a pattern: * and ? as in a shell; case matters."""
+    """Return whether a text matches a pattern: * and ? as in a shell; case matters."""
     return fnmatch.fnmatchcase(text, pattern)
 
 

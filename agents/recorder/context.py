@@ -72,7 +72,7 @@ class Caller(Protocol):
         """
 
     def is_asking(self, inside: tuple[Any, ...]) -> bool:
-        """Tell whether code inside these calls is inside one of this run's calls."""
+        """Return whether code inside these calls is inside one of this run's calls."""
 
     def begin_child_run(self, head: Any, given: Any, log: str) -> Any:
         """Begin a nested run.
@@ -194,7 +194,7 @@ class ExecutionBranch:
         return True
 
     def has_started(self, other: ExecutionBranch) -> bool:
-        """Tell whether the other branch was started on this one, or on one that this one started."""
+        """Return whether the other branch was started on this one, or on one that this one started."""
         return other.root is self.root and self.path == other.path[: len(self.path)]
 
 

@@ -152,7 +152,7 @@ def _in_order(value: Any, data: bytes) -> bytes:
 
 
 def _has_sets(value: Any) -> bool:
-    """Tell whether anything in Python's own containers is a set, or is not one of Python's own values."""
+    """Return whether anything in Python's own containers is a set, or is not one of Python's own values."""
     kind = type(value)
     if kind is dict:
         return any(map(_has_sets, value.values()))
@@ -260,7 +260,7 @@ def _annotated(function: Any) -> Any:
 
 
 def _is_plain_type(returns: Any) -> bool:
-    """Tell whether values of the type are JSON values without conversion."""
+    """Return whether values of the type are JSON values without conversion."""
     origin = typing.get_origin(returns) or returns
     if origin in (dict, list):
         return all(map(_is_plain_type, typing.get_args(returns)))

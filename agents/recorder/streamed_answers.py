@@ -38,19 +38,19 @@ Inside = Callable[[], AbstractContextManager[None]]
 
 
 def is_async_client(client: Callable[..., Any]) -> bool:
-    """Tell whether a client is async, also an object whose `__call__` is a coroutine function."""
+    """Return whether a client is async, also an object whose `__call__` is a coroutine function."""
     if isinstance(client, _ROUTINES):
         return inspect.iscoroutinefunction(client)
     return inspect.iscoroutinefunction(client) or inspect.iscoroutinefunction(getattr(client, "__call__", None))  # noqa: B004
 
 
 def is_lazy(answer: object) -> bool:
-    """Tell whether an answer is not available yet, or not complete."""
+    """Return whether an answer is not available yet, or not complete."""
     return isinstance(answer, Iterator | AsyncIterator) or inspect.isawaitable(answer)
 
 
 def was_lazy(tree: Plain) -> bool:
-    """Tell whether a recorded answer arrived later or in pieces."""
+    """Return whether a recorded answer arrived later or in pieces."""
     return isinstance(tree, dict) and (_PIECES in tree or _AWAITED in tree)
 
 

@@ -74,7 +74,7 @@ class RunConditions:
         return bool(self.tool or self.error or self.text or self.model)
 
     def clear(self, run: RunKey) -> bool:
-        """Tell whether a run matches by its fields in clear."""
+        """Return whether a run matches by its fields in clear."""
         return (
             (self.since is None or run.started_at >= self.since)
             and (self.until is None or run.started_at <= self.until)
@@ -369,7 +369,7 @@ def _usage_of(steps: Iterable[Fields]) -> UsageSum | None:
 
 
 def _any_open(runs: Iterable[Fields]) -> bool:
-    """Tell whether a run that does not record its number of steps is among them."""
+    """Return whether a run that does not record its number of steps is among them."""
     return any(step_count(run) is None for run in runs)
 
 

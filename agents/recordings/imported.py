@@ -42,7 +42,7 @@ OF_MESSAGE = ("content_type", "name", "tool_call_id", "tool_calls", "extra")
 
 
 def is_imported(run: Fields) -> bool:
-    """Tell whether an importer made a run's entity."""
+    """Return whether an importer made a run's entity."""
     return bool(run.plain("imported_from"))
 
 

@@ -129,7 +129,7 @@ def recording_of(look: Look, run: str, vault: ValueCipher) -> Recording:
 
 
 def has_ended(run: PlainFields) -> bool:
-    """Tell whether a run has ended and was not resumed since. A resumed run continues, or its process died."""
+    """Return whether a run has ended and was not resumed since. A resumed run continues, or its process died."""
     status = run.plain("status", "ended" if run.plain("ended_at") else "")
     return bool(status == "ended" and (run.plain("ended_at") or run.plain("imported_from")))
 

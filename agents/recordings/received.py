@@ -72,7 +72,7 @@ def trace_entity(trace_id: str) -> str:
 
 
 def is_span(number: str) -> bool:
-    """Tell whether the part of a step's id after `#` is a span's id, which a step of a received run has.
+    """Return whether the part of a step's id after `#` is a span's id, which a step of a received run has.
 
     Args:
         number: A step's number, or 16 hex digits.
@@ -81,7 +81,7 @@ def is_span(number: str) -> bool:
 
 
 def is_received(run: Fields) -> bool:
-    """Tell whether a run was received as spans."""
+    """Return whether a run was received as spans."""
     return bool(run.plain("imported_from") == RECEIVED)
 
 

@@ -129,14 +129,14 @@ def _name_before(text: str, end: int) -> str:
 
 
 def _is_secret(name: str, before: str, names: Names) -> bool:
-    """Tell whether the name is a secret's, alone or with the words before it (mot de passe)."""
+    """Return whether the name is a secret's, alone or with the words before it (mot de passe)."""
     if names.is_secret(name):
         return True
     return name.lower() in _LAST_WORDS and normal(before[-_NAME_CHARACTERS_MAX:]).endswith(_SEVERAL_WORDS)
 
 
 def _is_value(found: re.Match[str], name: str, before_name: str | None) -> bool:
-    """Tell whether a bare value looks like a secret.
+    """Return whether a bare value looks like a secret.
 
     before_name: the character before the name in `name=value`; None after a colon or spaces.
     """

@@ -63,7 +63,7 @@ class Names:
         self.endings = Endings([*_ALL_ENDINGS, *_ALL_WHOLE, *_DECOMPOSED, *self._added])
 
     def is_secret(self, name: str) -> bool:
-        """Tell whether the value under this name is a secret."""
+        """Return whether the value under this name is a secret."""
         told = self._known_names.get(name)
         if told is None:
             told = self._is_secret(normal(name))
@@ -74,7 +74,7 @@ class Names:
         return told
 
     def are_harmless(self, names: Collection[object]) -> bool:
-        """Tell whether none of the names is a secret's."""
+        """Return whether none of the names is a secret's."""
         return self._harmless.issuperset(names) or not any(
             isinstance(each, str) and self.is_secret(each) for each in names
         )
@@ -88,7 +88,7 @@ class Names:
 
 
 def is_of_a_model(name: str, siblings: Mapping[str, Plain]) -> bool:
-    """Tell whether a `token` is a piece of a model's text: the same object also has its probability."""
+    """Return whether a `token` is a piece of a model's text: the same object also has its probability."""
     return "logprob" in siblings and normal(name) == "token"
 
 

@@ -60,7 +60,7 @@ def cards_in(text: str) -> Iterator[tuple[int, int]]:
 
 
 def is_card(digits: str) -> bool:
-    """Tell whether the digits are those of a payment card."""
+    """Return whether the digits are those of a payment card."""
     if _ISSUED.fullmatch(digits) is None:
         return False
     numbers = [int(each) for each in reversed(digits)]
@@ -68,7 +68,7 @@ def is_card(digits: str) -> bool:
 
 
 def _is_within(text: str, start: int, end: int) -> bool:
-    """Tell whether the digits belong to a longer word or to a fraction. Letters may touch them, but not more digits."""
+    """Return whether the digits belong to a longer word or to a fraction. Letters may touch them, further digits not."""
     first = start
     while first and text[first - 1].isalpha() and text[first - 1].isascii():
         first -= 1

@@ -46,13 +46,13 @@ class KnownSecrets:
         return KnownSecrets(self._given, (*self.shown, *new)) if new else self
 
     def may_be_in(self, text: str) -> bool:
-        """Tell whether the text may hold one of them."""
+        """Return whether the text may hold one of them."""
         return any(each in text for each in self._plain)
 
     def find(self, text: str) -> list[tuple[int, int]]:
         """Return start and end of each known secret in the text, sorted and without overlaps.
 
-        The secrets are searched one after the other. A pattern of all of them would start anew at every character, and
+        The secrets are searched one after the other. A pattern of all of them would start again at every character, and
         take quadratic time if the secrets begin alike.
         """
         found: list[tuple[int, int]] = []
@@ -156,7 +156,7 @@ def hints_in(text: str, among: int, endings: Endings, known: KnownSecrets) -> in
 
 
 def _is_named(text: str, sign: str, endings: Endings) -> bool:
-    """Tell whether a secret's name is before one of the signs, ignoring quotes and spaces between them."""
+    """Return whether a secret's name is before one of the signs, ignoring quotes and spaces between them."""
     for piece in text.split(sign)[:-1]:
         before = piece[-_NAME_CHARACTERS:].rstrip(" \t\r\n\"'\\")
         if before[-2:].lower() in endings.last_two:

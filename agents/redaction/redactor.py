@@ -241,7 +241,7 @@ def unredacted(tree: Plain) -> Plain:
 
 
 def is_redacting(redact: Redact | None) -> bool:
-    """Tell whether the function may remove anything."""
+    """Return whether the function may remove anything."""
     return (
         redact.is_redacting if isinstance(redact, ClosedRedactor) else redact is not None and redact is not unredacted
     )

@@ -63,7 +63,7 @@ def secret_items(items: Sequence[Any], names: Names) -> dict[int, int]:
 
 
 def are_pairs(items: Sequence[Any]) -> bool:
-    """Tell whether a list consists of pairs of name and value, as headers do: two items each, the first a string."""
+    """Return whether a list consists of pairs of name and value, as headers do: two items each, the first a string."""
     return bool(items) and all(type(each) in _SEQUENCES and len(each) == 2 and type(each[0]) is str for each in items)
 
 
@@ -105,7 +105,7 @@ class LeafRules(Protocol):
         """Return the items of a list that are secrets: by index, the character at which the secret begins."""
 
     def secret_second(self, pair: Sequence[Plain]) -> bool:
-        """Tell whether the second of two items is a secret; called if the list that contains them is of pairs."""
+        """Return whether the second of two items is a secret; called if the list that contains them is of pairs."""
 
 
 class _Part(NamedTuple):
@@ -299,7 +299,7 @@ class Walk:
         return secret_items(items, self._texts.names)
 
     def secret_second(self, pair: Sequence[Plain]) -> bool:
-        """Tell whether the first of two items is a secret's name."""
+        """Return whether the first of two items is a secret's name."""
         return bool(self.is_secret(pair[0]))
 
     def _list(self, tree: Sequence[Plain], is_secret: bool) -> Plain:

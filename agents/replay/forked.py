@@ -17,9 +17,9 @@
    Clock, randomness and generated ids have no cost and no effect outside: the process's own are used if none is
    recorded.
 
-A continuation (`Continued`) is a child of a run that goes on with the run's own work, after one of its steps. A fork is
-a copy, and its effects have keys of its own. A continuation has the run's task: the keys of its effects begin as the
-run's do, and a write that took place in the run is not made again.
+A continuation (`Continued`) is a child of a run. It continues the run's own work after one of its steps. A fork is a
+copy, and its effects have their own keys. A continuation has the run's task: the keys of its effects begin with the
+same task, so a write that took place in the run is not made again.
 
 1. Steps up to `at` are the parent's. They are not run again.
 2. After it, arguments are those of the patch, as in a fork.
@@ -228,8 +228,7 @@ class ForkAnswers:
 
 
 def writes(request: RecordedRequest) -> bool:
-    """Tell whether a request changes something outside of the run: an observation, or a tool that is not known to only
-    read."""
+    """Return whether a request changes something outside of the run: an observation, or a tool that may write."""
     return request.kind == "observe" or (request.kind == "tool" and request.effect != "read")
 
 
@@ -246,7 +245,7 @@ class Continued(Resumer):
 
         Args:
             head: The head of the continuation.
-            parent: The run that goes on.
+            parent: The run that continues.
             at: The number of its last step that is kept; 0: none.
             proof: The fork in which the same was tried.
 

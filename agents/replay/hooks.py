@@ -199,7 +199,7 @@ def _is_for_writing(mode: object) -> bool:
 
 
 def _is_outside_socket(fd: object) -> bool:
-    """Tell whether a descriptor is a socket, but not one of a pair within this process."""
+    """Return whether a descriptor is a socket, but not one of a pair within this process."""
     try:
         if not (isinstance(fd, int) and stat.S_ISSOCK(os.fstat(fd).st_mode)):
             return False
@@ -210,7 +210,7 @@ def _is_outside_socket(fd: object) -> bool:
 
 
 def _is_within(one: socket.socket) -> bool:
-    """Tell whether a socket is one of a pair that this process created, as an event loop does to wake itself up."""
+    """Return whether a socket is one of a pair that this process created, as an event loop does to wake itself up."""
     try:
         return one.family == socket.AF_UNIX and not one.getsockname() and not one.getpeername()
     except OSError:  # closed, or not connected: any send fails anyway
@@ -318,8 +318,7 @@ def _guard_process_submit(method: Function) -> Function:
 
 
 def _is_pool_wakeup() -> bool:
-    """Tell whether a pool of multiprocessing wakes up or ends its own thread, which it does by a pipe. Pools of threads
-    do that too."""
+    """Return whether a pool of multiprocessing, of processes or threads, wakes up or ends its own thread by a pipe."""
     pool = sys.modules.get("multiprocessing.pool")
     if pool is None:
         return False

@@ -181,7 +181,7 @@ class CommittedSteps:
         self.departure: Departure | None = None
 
     def has(self, number: int) -> bool:
-        """Tell whether the step is one of them."""
+        """Return whether the step is one of them."""
         return number in self._steps
 
     def step(self, number: int, name: str) -> Step:

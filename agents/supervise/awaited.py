@@ -1,11 +1,11 @@
-"""An agent whose run ended because a rule of its policy asks a person: it is started again when it can go on.
+"""An agent whose run ended because a rule of its policy asks a person: it is started again when it can continue.
 
 1. Its process ends. Its run failed with ApprovalNeeded, which names the question. The owner records `asking`: no
    process waits, and no restart is tried that would end at the same question.
 2. The owner looks at the question once a second. If it is answered, or its time is over, the owner records `waiting`,
    and the run is resumed: the call is made, or denied.
 
-Killed in between: the status and the run are in the log, so the next owner goes on with 2.
+Killed in between: the status and the run are in the log, so the next owner continues with 2.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class AwaitedApproval:
         return question
 
     def is_over(self, run: str) -> bool:
-        """Tell whether the question is answered, or can be answered no more. It is looked up once a second."""
+        """Return whether the question is answered, or can be answered no more. It is looked up once a second."""
         if self._clock_s() < self._looked_s + _LOOK_S:
             return False
         self._looked_s = self._clock_s()

@@ -45,7 +45,7 @@ class PauseGate:
         self._hold.touch()
 
     def open(self) -> None:
-        """Let the agent go on."""
+        """Let the agent continue."""
         self._hold.unlink(missing_ok=True)
         self._reached.unlink(missing_ok=True)
 
@@ -56,7 +56,7 @@ class PauseGate:
             time.sleep(_LOOK_S)
 
     async def wait_async(self) -> None:
-        """As `wait`, while the event loop goes on."""
+        """As `wait`, while the event loop continues."""
         while self.is_closed:
             self._mark_reached()
             await asyncio.sleep(_LOOK_S)

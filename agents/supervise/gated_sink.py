@@ -10,7 +10,7 @@ from refold.agents.supervise.gate import PauseGate
 
 
 class GatedSink(ForwardingSink):
-    """Waits at a gate before each step. What was recorded before is durable then, so any supervisor can go on.
+    """Waits at a gate before each step. What was recorded before is durable then, so any supervisor can continue.
 
     It does not wait before a recorded step that is taken: that is not run again.
     """

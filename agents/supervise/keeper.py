@@ -23,8 +23,8 @@ The supervisor starts it with pipes and talks to it in lines of JSON. The first 
 Killed before 4: nothing runs. Between 4 and 6: the kernel kills the agent (4); other descendants are killed by the next
 keeper on this machine (3), or by a supervisor that sees its keeper end. The lock is the kernel's and is released.
 
-Stopped with the agent running (SIGSTOP to the keeper alone): the agent goes on until the keeper continues. Nothing but
-the operator does that. A machine that sleeps stops both; `until_s` counts the sleep.
+Stopped with the agent running (SIGSTOP to the keeper alone): the agent runs past its time until the keeper continues.
+Only the operator can cause that. A machine that sleeps stops both; `until_s` counts the sleep.
 """
 
 from __future__ import annotations
@@ -179,7 +179,7 @@ class Keeper:
         return status
 
     def _is_over(self) -> bool:
-        """Tell whether the agent's time is over, after what the supervisor said meanwhile."""
+        """Return whether the agent's time is over, after what the supervisor said meanwhile."""
         for line in self._told.read():
             self.take(line)
         now = boottime_s()

@@ -184,7 +184,7 @@ def _request_text(record: AgentRecord) -> str:
 
 
 def needs_outcome(record: AgentRecord, process: ProcessView) -> bool:
-    """Tell whether `next_move` needs to know how the run ended that a process would continue."""
+    """Return whether `next_move` needs to know how the run ended that a process would continue."""
     if process.exit_status is not None or process.is_there or process.failure:
         return process.exit_status is not None
     is_new = record.observed.handled < record.desired.number

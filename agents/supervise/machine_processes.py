@@ -32,7 +32,7 @@ def process_start(pid: int) -> int:
 
 
 def is_alive(pid: int, start: int) -> bool:
-    """Tell whether a process still runs. start: as `process_start` returned it."""
+    """Return whether a process still runs. start: as `process_start` returned it."""
     return start > 0 and process_start(pid) == start
 
 

@@ -12,7 +12,7 @@ last renewal that counts, plus ACTING_SHARE of the lease. The clock counts sleep
 5. start a keeper (keeper.py), which may run the agent until `until`;
 6. the keeper says `started`: record `running` with host, boot, process id and its start.
 7. Renew after each third of the lease: record the next beat, read it back, and only if this claim is still the last
-   one let the keeper go on until the new `until`.
+   one let the keeper continue until the new `until`.
 8. The keeper ends: record `ended`, `failed`, `waiting` or `stopped`. Then 4, or nothing until a request.
 9. Lose: `until` is over, or another claim was granted. Record nothing more. Kill the agent, wait until its keeper is
    gone, and continue with 1.
@@ -223,7 +223,7 @@ class AgentOwner:
         self._record = self._entries.read(self._settings.name, record)
 
     def _is_anothers(self, record: AgentRecord) -> bool:
-        """Tell whether an open claim may still be in use, by how long ago its last beat was first seen here."""
+        """Return whether an open claim may still be in use, by how long ago its last beat was first seen here."""
         now = self._by.clock_s()
         if self._seen[:2] != (record.token, record.beat):
             self._seen = record.token, record.beat, now

@@ -1,7 +1,7 @@
 """A supervisor: it owns agents of a log, and runs them. owner.py describes what it does for each one.
 
 An agent never waits for another one's process: no step of an owner blocks on a process. If an owner fails by a defect
-or by the log, that is said, and the others go on.
+or by the log, that is said, and the others continue.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class Supervisor:
         """Do a step of an owner; return its result. A problem is logged once, until a step works again."""
         try:
             result = bool(step())
-        except Exception as error:  # also a defect: the other agents must go on
+        except Exception as error:  # also a defect: the other agents must continue
             is_ours = isinstance(error, RefoldError | OSError)
             problem = " ".join((str(error) if is_ours else f"a defect: {type(error).__name__}: {error}").split())
             if self._problems.get(name) != problem:

@@ -1,6 +1,6 @@
 """Runs that have not ended: since when nothing of them was recorded, and what is known of their process.
 
-A log does not say whether a run goes on or its process was killed.
+A log does not say whether a run continues or its process was killed.
 
 1. The newest record of a run is the newest of those that hold fields of the run and of its last own step.
 2. If a supervised agent makes the run, the agent's record says what became of its process
@@ -39,7 +39,7 @@ class UnendedRun(NamedTuple):
 
     @property
     def outcome(self) -> str:
-        """What is shown in place of an outcome: whether it is known that the run goes on."""
+        """What is shown in place of an outcome: whether it is known that the run continues."""
         return "running" if self.process == RUNS else "not ended"
 
     @property

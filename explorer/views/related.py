@@ -44,7 +44,7 @@ class Evaluation(NamedTuple):
 
 
 class HealingOfRun(NamedTuple):
-    """One attempt to heal a run. runs: the run, its proof, and the run that goes on."""
+    """One attempt to heal a run. runs: the run, its proof, and the run that continues."""
 
     attempt: int
     status: str

@@ -25,7 +25,7 @@ HIDDEN = "***"
 @dataclass(frozen=True, slots=True)
 class Target:
     """One receiver. url: without a query; host: HOST:PORT. position: the file where the position is kept, "" for the
-    default. content: whether what may hold anybody's words is sent. skips_rejected: go on past what it rejects."""
+    default. content: whether what may hold anybody's words is sent. skips_rejected: continue past what it rejects."""
 
     scheme: str
     host: str

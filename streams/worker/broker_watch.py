@@ -94,7 +94,7 @@ class BrokerWatch:
         while not self._stopping.is_set():
             try:
                 brokers, why = self._count_brokers()
-            except Exception as error:  # watching goes on whatever the client raises
+            except Exception as error:  # watching continues whatever the client raises
                 self._log_failure("brokers", error)
                 brokers, why = 0, f"asking for brokers failed: {error!r:.200}"
             if self._stopping.is_set():
@@ -106,7 +106,7 @@ class BrokerWatch:
             if brokers:
                 try:
                     self._check_topics(time.monotonic())
-                except Exception as error:  # watching goes on whatever the client raises
+                except Exception as error:  # watching continues whatever the client raises
                     if self._stopping.is_set():
                         return
                     self._log_failure("group_and_settings", error)

@@ -15,7 +15,7 @@
 4. A rule that asks a person is a question in the log, as for other agents (policy/guard.py). The call is denied for
    now, and the reason says how to answer. When Claude makes the same call again, also in a resumed session, the answer
    decides. One answer is for one call: it is marked as used before the call is allowed.
-5. After the tool, its result and its end are recorded, durable before Claude goes on.
+5. After the tool, its result and its end are recorded, durable before Claude continues.
 
 If a call cannot be recorded, it is denied if there is a policy; otherwise it goes ahead, and a warning is logged. The
 SDK's own permissions apply as well: an allowed call may still be denied by them. Such a call stays pending.
@@ -83,7 +83,7 @@ class RefoldHooks(LogContext):
             log: As for RefoldSessionStore. With both, give them the same log.
             guard: The policy, or the path of its file. None: nothing is denied.
             agent: The source of the observations.
-            reads: Tells whether a tool only reads, by its name. Every other tool may write.
+            reads: Returns whether a tool only reads, by its name. Every other tool may write.
 
         Raises:
             InputError: The policy's file is invalid.

@@ -91,7 +91,7 @@ class SessionRuns:
                 self._record(session)
             except RefoldError as error:
                 logger.warning("session %s is not recorded as a run: %s", session.session, error)
-            except Exception:  # a defect: the agent, and the runs of its other sessions, must go on
+            except Exception:  # a defect: the agent, and the runs of its other sessions, must continue
                 logger.exception("session %s is not recorded as a run", session.session)
             self._is_closing.wait(REST_FACTOR * (time.monotonic() - begun_s))
 

@@ -244,5 +244,5 @@ def _subpath_of(key: SessionKey) -> str | None:
 
 
 async def _in_thread(work: Callable[[], T]) -> T:
-    """Run work that waits for the disk or for brokers. It goes on if the caller is cancelled."""
+    """Run work that waits for the disk or for brokers. It continues if the caller is cancelled."""
     return await anyio.to_thread.run_sync(work, abandon_on_cancel=True)

@@ -167,7 +167,7 @@ class ItemReader:
             self._kept[name] = self._folds.of(ITEM_TYPE).fold.from_nothing(name, seen) if seen else Entity(name)
 
     def items(self, keys: Iterable[ItemKey]) -> dict[ItemKey, StoredItem]:
-        """Return those of the items that exist, with their values decoded anew."""
+        """Return those of the items that exist, with their values decoded again."""
         named = {key: key.entity for key in keys}
         entities = self.entities(named.values())
         found = ((key, self._stored_item(entities[name])) for key, name in named.items())

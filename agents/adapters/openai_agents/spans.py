@@ -1,4 +1,4 @@
-"""A span of the SDK as data: copied when it ends, because the SDK goes on to change the lists that it holds.
+"""A span of the SDK as data: copied when it ends, because the SDK continues to change the lists that it holds.
 
 The kinds of spans that are known are in KINDS. A span of any other kind is kept as the SDK exports it.
 """

@@ -139,7 +139,7 @@ def pause(target: LogTarget, name: str, why: str, by: str, wait_s: float) -> int
 @_wait
 @on_log
 def resume(target: LogTarget, name: str, why: str, by: str, wait_s: float) -> int:
-    """Let a paused agent go on.
+    """Let a paused agent continue.
 
     If its process is gone meanwhile, it is started again, and its run is resumed from the log, by any supervisor.
 

@@ -277,7 +277,7 @@ def capture_settings(
 
 
 def resumed_settings(settings: CaptureSettings, run: str) -> CaptureSettings:
-    """Return the settings of a capture that goes on from what was captured under an id."""
+    """Return the settings of a capture that continues from what was captured under an id."""
     from refold.agents.capture.resumed import resuming
 
     return resuming(settings, run, CLOSING_S)

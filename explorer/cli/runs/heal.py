@@ -1,4 +1,4 @@
-"""`refold heal`: find what is wrong with a run, prove a remedy on a copy, and let the run go on with it."""
+"""`refold heal`: find what is wrong with a run, prove a remedy on a copy, and let the run continue with it."""
 
 from __future__ import annotations
 
@@ -62,15 +62,15 @@ def heal(
     target: LogTarget, run_id: str, mode: str, keep: str | None, remedies: str | None, agents_file: str | None,
     supervised: str, entry: str | None, redact: str | None, as_json: bool,
 ) -> int:  # fmt: skip
-    """Heal a run: find what is wrong, prove a remedy, and go on.
+    """Heal a run: find what is wrong, prove a remedy, and continue.
 
     Without an option it only shows what is wrong, what that rests on, the last good step, and the remedies that
     could be applied. With --apply the run is forked there, with writes closed, and the remedy is proved on the
-    fork: by what is expected of it, and by the golden traces of the agent. Only then the run itself goes on with
+    fork: by what is expected of it, and by the golden traces of the agent. Only then the run itself continues with
     the remedy, or a person is asked. A remedy that is not proved changes nothing but the fork, and the next one is
     tried.
 
-    After a crash, run the same command again. It goes on where it was. One process heals a run at a time.
+    After a crash, run the same command again. It continues where it was. One process heals a run at a time.
 
     Exits with 1 if something is wrong and not healed (--plan), or if the run was not healed (--apply). Exits with 3 if
     another process heals the run: the message says which, and since when.
@@ -244,7 +244,7 @@ def _keep(
     target: LogTarget, screen: Screen, run_id: str, folder: Path, plan: HealPlan, entry: str | None, redact: str | None,
     *, as_json: bool,
 ) -> int:  # fmt: skip
-    """Write the run that a healed run went on as, as a golden trace."""
+    """Write the run that a healed run continued as, as a golden trace."""
     with target.read() as log:
         run_id = known_run(log, run_id, log.point().cut)
         last = _last_healed(log, run_id)

@@ -3,7 +3,7 @@
 1. The agent, its policy and its declaration are copied into the folder, where they can be read and changed.
 2. Night: `refold up` runs the agent. Its policy's loop breaker denies the fourth read of the same page, and the run
    fails. The supervisor heals the run by the table `heal`: the first remedy runs into the same loop on a copy, the
-   second one is proved. The run goes on with it, and the list is published once.
+   second one is proved. The run continues with it, and the list is published once.
 3. Morning: a person reads what happened, in `refold agents list` and `logs`, `refold why` and `refold heal --report`.
 4. The healed run becomes a golden trace, and today's code is run against it.
 

@@ -181,7 +181,7 @@ class Server:
             raise InputError(f"not a question to the log's owner: {question!r:.80}")
         except RefoldError as error:
             return encode(answer_error(error))
-        except Exception as error:  # a defect: the client gets an answer, and the owner goes on
+        except Exception as error:  # a defect: the client gets an answer, and the owner continues
             _log.exception("the log's owner failed on a question")
             failure = StorageError(f"the log's owner failed: {type(error).__name__}: {error}; its log says where")
             return encode(answer_error(failure))

@@ -2,7 +2,7 @@
 
 1. The thread runs the service until it is drained or fails.
 2. A service that fails, or ends undrained, crashes the process: its supervisor starts it again, and
-   it goes on from what is committed.
+   it continues from what is committed.
 3. Stopping drains: the service finishes and commits what is at hand; that is waited for.
 """
 
@@ -23,7 +23,7 @@ class HostedService(Protocol):
     """A service; `run` blocks in one thread, `drain` comes from another and returns at once."""
 
     def run(self) -> None:
-        """Work until drained; raises what it cannot go on from."""
+        """Work until drained; raises what it cannot continue from."""
 
     def drain(self) -> None:
         """Finish and commit what is at hand, leave the group, and have `run` return."""
