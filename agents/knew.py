@@ -1,4 +1,4 @@
-"""What an agent knew: the entities that it had read by a moment, as it read them, and the answers of tools and models.
+"""The knowledge of an agent at a moment: the entities that it had read, as it read them, and the answers it had got.
 
 1. `at` is a time on the agent's own clock, or a position in the log (a marker, a cut, run:ID#STEP, now). With a time, a
    read counts if it was made by then; it is recorded in its step's observations, which may be later. With a position, a

@@ -35,14 +35,14 @@ _DEFAULT_PROVIDER = "openai"
 
 
 class AgentPlace(NamedTuple):
-    """Where a command starts a known agent. name: CLAUDE or CODEX. at: the index of its first argument."""
+    """The position of a known agent in a command. name: CLAUDE or CODEX. at: the index of its first argument."""
 
     name: str
     at: int
 
 
 class ProviderSettings(NamedTuple):
-    """What an agent's own settings say about its provider; empty if it has none.
+    """The provider in an agent's own settings; empty if they name none.
 
     variables: that Claude Code's settings set. provider: of Codex, if it is not OpenAI. upstream: the base URL of
     Codex's provider; "" if it is OpenAI's API, or unknown. has_login: whether Codex has a login.

@@ -48,7 +48,7 @@ class Claim:
 
     @property
     def until(self) -> int:
-        """When its holder must have finished, microseconds."""
+        """The time by which its holder must have finished, microseconds."""
         return self.intended_at + self.lease_ms * 1000
 
 
@@ -77,7 +77,7 @@ class FailedAttempt:
 
 @dataclass(slots=True)
 class EffectState:
-    """What the log says of one effect before `offset`; updated by `take`.
+    """The state of one effect below `offset` of the log; updated by `take`.
 
     holder: the open claim. attempts: how many claims were granted. failures: how many of them failed since a person
     last allowed new attempts. is_settled: whether `settled_at` is set; has_error: whether `error` is.

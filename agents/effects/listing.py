@@ -58,7 +58,7 @@ class Effect:
 
 
 class EffectKey(NamedTuple):
-    """What a closed effect is selected by. status: "" for an open one, which only the log's order decides."""
+    """Selects a closed effect. status: "" for an open one, which only the log's order decides."""
 
     status: str
     tool: str

@@ -1,4 +1,4 @@
-"""What an agent did in a run, for assertions: tools, counts, states, how it ended."""
+"""A summary of a run, for assertions: tools, counts, states, how it ended."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from refold.avro.errors import InputError
 
 
 class RunSummary:
-    """What a run did. `recording` has all of it.
+    """A summary of a run. `recording` has all of it.
 
     did.tools                       names of the tools called, in order, those of failed attempts too
     did.count("search_docs")        how often a tool was called

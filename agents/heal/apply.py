@@ -13,8 +13,8 @@ step begins (agents/heal/healings.py):
 5. If the remedy needs a person: ask the question, then record `waiting`, and end here. The command is run again after
    the answer.
 6. Read the answer. Record `rejected`, or continue.
-7. Record `resuming`, with the id of the run that continues. It is the run itself if nothing of it changes, including its
-   function and version, and if no committed step is left out. Otherwise it is its continuation
+7. Record `resuming`, with the id of the run that continues. It is the run itself if nothing of it changes (function and
+   version included) and no committed step is left out. Otherwise it is its continuation
    (agents/replay/forked.py), whose id is derived from the attempt's.
 8. Resume the run; or begin the continuation, or resume it if it was begun before. If it has ended since 7, skip this.
 9. Record `healed` or `failed`, with what it cost, and link the run to the one that continued.

@@ -65,7 +65,7 @@ class StaleRead(NamedTuple):
 
 
 class GoldenDivergence(NamedTuple):
-    """Where a run departs from a golden trace. step: its number; 0 for the inputs; None for how it ended."""
+    """The point at which a run departs from a golden trace. step: its number; 0 for the inputs; None for its end."""
 
     golden: str
     step: int | None
@@ -73,7 +73,7 @@ class GoldenDivergence(NamedTuple):
 
 
 class Evidence(NamedTuple):
-    """What the log holds of a run.
+    """The evidence on a run that the log holds.
 
     observations: by entity, the observation that says how the run or the step ended, or that it began. loop: when calls
     are a loop. questions: the ids of its open questions. unknown: the keys of its writes of unknown status. held: by
@@ -108,7 +108,7 @@ class RunFinding(NamedTuple):
 
 
 class Diagnosis(NamedTuple):
-    """What went wrong in a run, the most telling finding first.
+    """The findings on a run that went wrong, the most specific one first.
 
     outcome: how it ended; `running` if it did not. held: which live process runs or heals it; nobody else may.
     """

@@ -62,7 +62,7 @@ class Healing(NamedTuple):
 
     @property
     def healed_text(self) -> str:
-        """What became of the run, if the attempt healed it."""
+        """The outcome of the run, if the attempt healed it."""
         return f"was healed by the remedy {self.remedy!r}: run {self.healed_by} succeeded"
 
     def json(self) -> dict[str, Any]:

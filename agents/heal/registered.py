@@ -26,7 +26,7 @@ GROUP = "refold.remedies"
 
 
 class RemedyChange(NamedTuple):
-    """What a run continues with: changes of its state by path, and arguments of its calls by name, as in a fork.
+    """Changes with which a run continues: of its state by path, and arguments of its calls by name, as in a fork.
 
     at: the step after which it continues [the last good step].
     """

@@ -1,4 +1,4 @@
-"""What was healed: how often each failure came, which remedy helped, and what it cost."""
+"""A report on healing: how often each failure occurred, which remedy helped, and the cost."""
 
 from __future__ import annotations
 

@@ -45,8 +45,10 @@ _LOOK_S = 1.0
 
 
 class HealingKind(NamedTuple):
-    """What attempts are counted by: the kind of the finding, the remedy's name, and the status in which they ended.
-    The names are the labels of the metric."""
+    """The key by which attempts are counted; its members are the labels of the metric.
+
+    finding: the kind of the finding. remedy: the remedy's name. status: in which the attempts ended.
+    """
 
     finding: str
     remedy: str

@@ -1,4 +1,4 @@
-"""What an importer is, and what it returns: recorded conversations, and how to interpret their tools."""
+"""The interface of an importer, and its results: recorded conversations, and how to interpret their tools."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where the keys of runs and subjects are stored: outside of the log, so that destroying a key erases what it sealed.
+"""Key rings store the keys of runs and subjects outside of the log: destroying a key erases what it sealed.
 
 A key is 64 random bytes (AES-256-SIV) under an id such as `run:7f3a`. Every ring promises:
 

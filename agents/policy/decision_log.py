@@ -31,7 +31,7 @@ _KIND = "action/"
 _LONGEST = 1e17
 """The longest wait of a question that is recorded, microseconds: 3,000 years."""
 HEAL_QUESTION = "heal"
-"""What a question about healing a run is about, in place of a tool; its id is `<run>#<step>.heal.<n>`."""
+"""The subject of a question about healing a run, in place of a tool; its id is `<run>#<step>.heal.<n>`."""
 
 
 class Approval(NamedTuple):

@@ -132,7 +132,7 @@ class PolicyRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_d
 
 
 class RunBudget(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """What a run and its nested runs may use. time_s: seconds from its start to the end of its last call. cost_usd: of
+    """Budgets of a run and its nested runs. time_s: seconds from its start to the end of its last call. cost_usd: of
     model calls, US dollars, by the table of prices in force (agents/usage/prices.py)."""
 
     calls: int | None = None
@@ -169,7 +169,7 @@ NO_BUDGET = RunBudget()
 
 
 class LoopLimit(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, rename={"but": "except"}):
-    """When tool calls count as a loop.
+    """Defines when tool calls count as a loop.
 
     repeats: how often in a row the same calls may have the same results. period_max: how many different calls a cycle
     may have. but: patterns of tools that are exempt.

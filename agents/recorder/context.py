@@ -199,8 +199,11 @@ class ExecutionBranch:
 
 
 class Scope(NamedTuple):
-    """What the running code belongs to. attempt: of the step in which it was started. inside: the calls that it is part
-    of. is_plain: whether it requested that tools be plain functions."""
+    """The run, step and calls that the running code belongs to.
+
+    attempt: the attempt of the step in which the code was started. inside: the calls that it is part of. is_plain:
+    whether it requested that tools be plain functions.
+    """
 
     run: Caller | None = None
     attempt: Any = None

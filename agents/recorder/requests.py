@@ -1,4 +1,4 @@
-"""What a run's code requests, in addition to steps: models, decisions, reads, observations, clock and randomness.
+"""Calls that a run's code makes, in addition to steps: models, decisions, reads, observations, clock and randomness.
 
 Each request is a call of the run: recorder/calls.py makes it, or answers it from the recording.
 `CallTarget` has the requests of tools, clients and nested runs; recorder/context.py finds the run that their code

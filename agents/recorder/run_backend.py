@@ -1,5 +1,4 @@
-"""What a run can use outside its own code: the log it reads and observes, the ledger of its effects, clock and
-randomness.
+"""The services that a run uses outside its own code: log, ledger of effects, clock and randomness.
 
 A live run has the log. A replay has none: requests are answered from the recording, and any other request is refused.
 """

@@ -1,4 +1,4 @@
-"""What a step collects while it runs, raw and cheap. It becomes records outside of the agent's time.
+"""The raw data that a step collects while it runs. It becomes records later, outside of the agent's time.
 
 Values are stored as JSON, encoded when they were requested and answered, so a later change by the agent has no effect
 on them. `StepAssembler` turns the collected values into Steps: redacted, with the edits of the state and the chain of

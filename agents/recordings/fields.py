@@ -49,7 +49,7 @@ class PlainFields:
 
     @property
     def recorded_at(self) -> int:
-        """When the newest of the observations that hold its fields was recorded, milliseconds since 1970."""
+        """The recorded_at of the newest observation that set one of its fields, milliseconds since 1970."""
         return max((self._view.holder(name).recorded_at for name in self._fields), default=0)
 
 

@@ -89,8 +89,9 @@ class RunConditions:
 
 
 class RunKey(NamedTuple):
-    """What a run is selected and sorted by. started_at: microseconds, 0 if unknown. is_further: it is a further record
-    of a session (same_turns.py).
+    """The key by which runs are selected and sorted.
+
+    started_at: microseconds, 0 if unknown. is_further: it is a further record of a session (same_turns.py).
     """
 
     entity: str
@@ -152,7 +153,7 @@ class RunRow:
 
     @property
     def ended(self) -> dt.datetime | None:
-        """When it ended, UTC; None while it runs."""
+        """The time at which it ended, UTC; None while it runs."""
         return _moment(self.ended_at)
 
 

@@ -36,7 +36,7 @@ from refold.avro.errors import NotAnswerable
 from refold.avro.observation import Kind, Link, Source
 
 RECEIVED = "otlp-received"
-"""What a received run's `imported_from` says."""
+"""The `imported_from` of a received run."""
 _UNBOUNDED = FileLimits(conversation_bytes=1 << 62, items=1 << 40)
 SPAN_DIGITS = 16
 _SPAN_ID = re.compile(r"[0-9a-f]{16}")
@@ -107,7 +107,7 @@ def received(look: Look, run: Fields, run_id: str, vault: ValueCipher) -> Record
 
 
 class ReceivedParts(NamedTuple):
-    """What is stored of a received run. steps: how many its recording has. parts: its steps, actions, spans and
+    """The stored parts of a received run. steps: how many its recording has. parts: its steps, actions, spans and
     log records."""
 
     steps: int
@@ -132,7 +132,7 @@ def received_parts(look: Look, run: Fields, run_id: str, vault: ValueCipher) -> 
 
 
 class _ReceivedTrace(NamedTuple):
-    """What is listed of a trace, and is there.
+    """The entities of a trace that are listed and exist.
 
     kinds: the kind of each span, by its id. spans: the entities that hold them. origins: documents by their digests.
     logs: with their spans' ids.

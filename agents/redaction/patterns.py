@@ -68,7 +68,7 @@ def is_card(digits: str) -> bool:
 
 
 def _is_within(text: str, start: int, end: int) -> bool:
-    """Return whether the digits belong to a longer word or to a fraction. Letters may touch them, further digits not."""
+    """Return whether the digits belong to a longer word or to a fraction. Letters may touch them, digits not."""
     first = start
     while first and text[first - 1].isalpha() and text[first - 1].isascii():
         first -= 1

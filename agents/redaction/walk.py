@@ -86,7 +86,7 @@ class Members(list[tuple[str, Any]]):
 
 
 class LeafRules(Protocol):
-    """What replaces the parts of a tree."""
+    """The rules that replace parts of a tree."""
 
     def name(self, name: str) -> str:
         """Return the replacement of an object's key."""
@@ -181,7 +181,7 @@ _CARD_MIN = 10 ** (DIGITS_MIN - 1)
 
 
 class Texts(Protocol):
-    """What replaces texts; see SecretReader."""
+    """The rules that replace texts; see SecretReader."""
 
     names: Names
     has_cards: bool

@@ -43,7 +43,7 @@ class Patch(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 
     @property
     def tree(self) -> Plain:
-        """As it is recorded."""
+        """The patch in its recorded form."""
         return to_tree(self)
 
     @property

@@ -60,7 +60,7 @@ class NetworkDenied(Departure):
 
 
 class GuardWatch:
-    """What one guard has detected.
+    """The attempts that one guard has detected.
 
     denied: the first denied operation. escapes: every denied or noted operation, each once, up to ESCAPES_MAX; it may
     grow after the guard is left. frame: while the guard is open, the frame that entered it.

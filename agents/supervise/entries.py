@@ -87,7 +87,7 @@ class AgentEntries:
 
 
 class OwnedEntries:
-    """What one supervisor records of one agent under one claim."""
+    """Writes the records of one agent, for one supervisor under one claim."""
 
     def __init__(
         self, log: Log, now_micros: Callable[[], int], name: str, token: str, owner: str, lease_ms: int

@@ -42,7 +42,7 @@ _RULES = 1
 
 
 class DesiredState(NamedTuple):
-    """What an agent should do: running, paused or stopped; empty if nobody requested anything.
+    """The requested state of an agent: running, paused or stopped; empty if nothing was requested.
 
     number: of the request. at: microseconds.
     """
@@ -55,7 +55,7 @@ class DesiredState(NamedTuple):
 
 
 class ObservedState(NamedTuple):
-    """What an agent does, as its owner recorded it. The names are those of the fields of the type `agent`.
+    """The state of an agent, as its owner recorded it. The names are those of the fields of the type `agent`.
 
     status: empty if nothing was recorded. restart_at: microseconds. handled: the number of the request that was
     followed. heals: how often a process that heals the run was to be started for its failure; 0: the run is not being
@@ -82,7 +82,7 @@ _NOTHING_DESIRED, _NOTHING_OBSERVED = DesiredState(), ObservedState()
 
 @dataclass(slots=True)
 class AgentRecord:
-    """What the log says of one agent below `offset`; updated by `take`.
+    """The state of one agent below `offset` of the log; updated by `take`.
 
     token: the last claim, empty if there was none. beat: its last one. is_open: whether it was not released. term: how
     many claims were granted. last: position and id of the last record that was taken. since_checkpoint: how many

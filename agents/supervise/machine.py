@@ -1,4 +1,4 @@
-"""What an owner does next about its agent. Pure: the same record, process and time give the same decision.
+"""Decide what an owner does next about its agent. Pure: the same record, process and time give the same decision.
 
     stopped, unknown, none --start--> starting --> running --> ended | failed
                                                    running --failed, may be tried again--> waiting --time--> starting
@@ -45,7 +45,7 @@ class ProcessView(NamedTuple):
 
 
 class Deed(Enum):
-    """What the owner must do, besides recording a status."""
+    """An action of the owner, in addition to recording a status."""
 
     NOTHING = ""
     START = "start"

@@ -179,7 +179,7 @@ class AgentOwner:
 
     @property
     def status(self) -> str:
-        """What the agent did when its records were read last. One that failed and is to be healed is `healing`."""
+        """The agent's status when its records were last read. An agent that failed and is to be healed is `healing`."""
         status = self._record.observed.status or "new"
         return "healing" if status == "failed" and not self.has_failed else status
 

@@ -31,7 +31,7 @@ _REFERENCES = ("env", "file", "text")
 
 
 class AgentLimits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What the processes of an agent may use; None: as much as the supervisor may.
+    """Limits on the processes of an agent. None: the supervisor's own limit.
 
     processes: processes and threads at once. memory_mb: address space of each process, MiB. files: open files of each
     process. file_mb: size of a file that it writes, MiB. cpu_s: processor time of each process, seconds.

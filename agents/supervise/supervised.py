@@ -1,4 +1,4 @@
-"""What a supervisor passes to an agent's process in its environment.
+"""Settings that a supervisor passes to an agent's process in its environment.
 
 REFOLD_RUN    the id of the run that the process begins, or resumes if it was begun
 REFOLD_GATE   the folder of the gate at which it waits while it is paused (gate.py)

@@ -21,7 +21,7 @@ TICK_S = 0.25
 
 
 class SupervisorCounts(NamedTuple):
-    """What a supervisor counts. agents: those that it owns, by status. others: those that it does not own.
+    """The counts of a supervisor. agents: those that it owns, by status. others: those that it does not own.
 
     starts, failures: processes that were started, and that failed. losses: how often a claim was not renewed in time.
     healings: attempts to heal runs that ended, by what they were for.

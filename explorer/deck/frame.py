@@ -1,4 +1,4 @@
-"""What all screens of the deck share.
+"""The common parts of all screens of the deck.
 
     title bar      the log, the screen, the cut
     the answer

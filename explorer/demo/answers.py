@@ -1,4 +1,4 @@
-"""What the log alone can answer about a run: functions of a log and a point, independent of the agent."""
+"""Answers about a run from the log alone: functions of a log and a point, independent of the agent."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where the demo keeps its log, and which folders it may replace: only those that hold the log of an earlier demo."""
+"""The folder of the demo's log. Only a folder that holds the log of an earlier demo may be replaced."""
 
 from __future__ import annotations
 

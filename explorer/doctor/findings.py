@@ -56,7 +56,7 @@ def _now_ms() -> int:
 
 @dataclass(frozen=True, slots=True)
 class CheckSettings:
-    """What else to check on Kafka, and by which clock.
+    """Settings of the checks on Kafka, and their clock.
 
     roles: the roles whose rights this user should have. keys: with the key ring's topic. data: a worker's folder.
     """

@@ -39,12 +39,12 @@ class UnendedRun(NamedTuple):
 
     @property
     def outcome(self) -> str:
-        """What is shown in place of an outcome: whether it is known that the run continues."""
+        """The text that is shown in place of an outcome: whether the run is known to continue."""
         return "running" if self.process == RUNS else "not ended"
 
     @property
     def known(self) -> str:
-        """What is known of its process, in words."""
+        """A description of its process, as far as it is known."""
         return WORDS[self.process] + (f": {self.why}" if self.why else "")
 
     @property

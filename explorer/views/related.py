@@ -1,4 +1,4 @@
-"""What hangs on a run: evaluations of it, attempts to heal it, and the agent that makes it.
+"""Records that refer to a run: evaluations of it, attempts to heal it, and the agent that makes it.
 
 Each is found by an index of its type (streams/entity_index.py), which holds what is stored in clear.
 """
@@ -53,7 +53,7 @@ class HealingOfRun(NamedTuple):
 
 
 class RelatedRecords(NamedTuple):
-    """What hangs on a run. more: how many evaluations are not listed."""
+    """The records that refer to a run. more: how many evaluations are not listed."""
 
     evaluations: tuple[Evaluation, ...]
     more: int

@@ -25,7 +25,7 @@ from refold.avro.envelope import check_entity
 from refold.streams.client import Log
 
 ADDED = ("effect", "duration_ms", "tags")
-"""What only a hook knows of a call."""
+"""The fields of a call that only a hook knows."""
 
 
 def run_of_session(session: str) -> str:

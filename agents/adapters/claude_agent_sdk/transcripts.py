@@ -87,7 +87,7 @@ def entry_of(stored: Any) -> SessionStoreEntry:
 
 @dataclass(slots=True)
 class SessionFold:
-    """What is known of a session without its entries. `take` updates it.
+    """The facts of a session without its entries. `take` updates them.
 
     offset and ids: as in Folded. subpaths: its subagents' transcripts. summary: what fold_session_summary makes of its
     own transcript; None if that does not exist. changes: how many observations changed that. latest_at: the latest

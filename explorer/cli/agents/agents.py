@@ -84,7 +84,7 @@ def _details(row: AgentRow) -> str:
 
 
 class AgentWish(NamedTuple):
-    """What a command wants of an agent. reached: the statuses in which the agent has followed."""
+    """The state that a command requests of an agent. reached: the statuses in which the agent has followed."""
 
     desired: str
     reached: tuple[str, ...]

@@ -84,7 +84,7 @@ def receive(target: LogTarget, listen: str, listen_grpc: str | None, metrics_por
 
 
 class _Receivers(NamedTuple):
-    """What receives. grpc_address: empty if there is no gRPC."""
+    """The receivers of one command. grpc_address: empty if there is no gRPC."""
 
     intake: OtlpIntake
     url: str
