@@ -66,13 +66,9 @@ class CallRecorder:
         self, run: Stepping, answers: Answers, backend: RunBackend, chance: Nondeterminism, redact: Redact,
         await_written: Callable[[], None], ended: Callable[[PendingCall], None], *, is_live: bool,
     ) -> None:  # fmt: skip
-        """Create it.
-
-        Args:
-            backend: The log, or a replay's replacement.
-            await_written: Returns when all records are written; they are durable with the next flush.
-            ended: Called for each ended call of open steps.
-            is_live: There is no recording that could answer.
+        """Create it. backend: the log, or a replay's replacement. await_written: returns when all records are written;
+        they are durable with the next flush. ended: called for each ended call of open steps. is_live: no recording
+        could answer.
         """
         self._run = run
         self._answers = answers
