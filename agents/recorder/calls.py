@@ -67,8 +67,7 @@ class CallRecorder:
         await_written: Callable[[], None], ended: Callable[[PendingCall], None], *, is_live: bool,
     ) -> None:  # fmt: skip
         """Create it. backend: the log, or a replay's replacement. await_written: returns when all records are written;
-        they are durable with the next flush. ended: called for each ended call of open steps. is_live: no recording
-        could answer.
+        they are durable with the next flush. ended: called for each ended call of open steps. is_live: no replay.
         """
         self._run = run
         self._answers = answers
