@@ -263,15 +263,15 @@ class _Mapping:
         return f"execute_tool {asked.name}", attributes
 
     def _model(self, call: Call) -> tuple[str, dict[str, Plain]]:
-        said = model_call(call)
-        attributes = {ours: said.get(name) for name, ours in _MODEL_NAMES.items()} | _model_details(
+        exchange = model_call(call)
+        attributes = {ours: exchange.get(name) for name, ours in _MODEL_NAMES.items()} | _model_details(
             call, content=self._content
         )
-        system = said.get("provider") or self._system
+        system = exchange.get("provider") or self._system
         attributes |= {
             "gen_ai.operation.name": "chat", "gen_ai.system": system, "gen_ai.provider.name": system,
         }  # fmt: skip
-        return f"chat {said.get('model') or said.get('response_model') or call.asked.name}", attributes
+        return f"chat {exchange.get('model') or exchange.get('response_model') or call.asked.name}", attributes
 
     def _call_event(self, call: Call, at: int) -> Event:
         """Return an event for a call that is not a span here: a decision, a read, an observation, a nested run."""
@@ -280,8 +280,8 @@ class _Mapping:
         if asked.kind == "run":
             attributes = {"gen_ai.agent.name": asked.name, "refold.run": child_of(call)}
         if asked.kind == "decide" and self._content:
-            said = _members(asked.request)
-            attributes |= {"refold.choice": _short(said.get("choice")), "refold.why": _short(said.get("why"))}
+            members = _members(asked.request)
+            attributes |= {"refold.choice": _short(members.get("choice")), "refold.why": _short(members.get("why"))}
         return Event(f"refold.{asked.kind}", call.started_at or at, _present(attributes))
 
     def _exception(self, failure: Failure, at: int, more: Mapping[str, Plain]) -> Event:

@@ -26,7 +26,12 @@ MARKS = frozenset({BLOB, SEALED, WRAPPED})
 
 
 def formatter(node: Node, *, python: bool = False) -> Format:
-    """Return the conversion from canonical to JSON form. python=True keeps bytes, Blob and Sealed as objects."""
+    """Return the conversion of a field's values from canonical to JSON form.
+
+    Args:
+        node: The field's Avro schema, parsed.
+        python: Keep bytes, Blob and Sealed as objects.
+    """
     value = value_of(node)
     plain = _format_plain(value, python)
     options = allows(node, "refold.Blob") or allows(node, "refold.Sealed")

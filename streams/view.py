@@ -133,7 +133,12 @@ class EntityView:
         return links
 
     def why(self, field: str, key: str | None = None) -> list[TraceLink]:
-        """Return the chain from a field (or one key of a map) to the observations that set it, nearest first."""
+        """Return the chain of causes of a field: the observations that set it, then theirs, nearest first.
+
+        Args:
+            field: The field's first name.
+            key: One key of a map or one element of a union; None for the whole field.
+        """
         return trace(self._log, self._cut, self.held_by(field, key))
 
     def held_by(self, field: str, key: str | None = None) -> list[bytes]:

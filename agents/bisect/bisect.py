@@ -121,8 +121,8 @@ class _Search:
         found = self._probe_commit(commit)
         if found.status == status:
             return found
-        said = " ".join(found.lines[:SAID_LINES_MAX])
-        what = f"cannot be replayed: {said}" if found.status == "unusable" else f"{otherwise}. {said}".rstrip(". ")
+        reason = " ".join(found.lines[:SAID_LINES_MAX])
+        what = f"cannot be replayed: {reason}" if found.status == "unusable" else f"{otherwise}. {reason}".rstrip(". ")
         raise InputError(f"{option} {commit.id[:12]} ({commit.subject}) {what}; name another commit")
 
     def _probe_commit(self, commit: Commit) -> BisectResult:
@@ -160,8 +160,8 @@ class _Search:
         if self._is_confined and done.returncode == -signal.SIGSYS:
             return BisectResult(status="parted", lines=(str(denied_by_kernel(trace.read_bytes())),))
         if not answer.exists():
-            said = done.stderr.decode(errors="replace").strip().splitlines()[-SAID_LINES_MAX:]
-            return BisectResult(status="unusable", lines=(f"its process ended with {done.returncode}", *said))
+            lines = done.stderr.decode(errors="replace").strip().splitlines()[-SAID_LINES_MAX:]
+            return BisectResult(status="unusable", lines=(f"its process ended with {done.returncode}", *lines))
         found = msgspec.json.decode(answer.read_bytes(), type=BisectResult)
         if found.refused:
             raise not_confinable(found.refused)

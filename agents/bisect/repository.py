@@ -74,8 +74,8 @@ class Repository:
     def _git(self, *arguments: str) -> str:
         done = self._run(*arguments)
         if done.returncode:
-            said = " ".join(done.stderr.split()) or f"it ended with {done.returncode}"
-            raise InputError(f"git {arguments[0]} in {self._folder}: {said.removeprefix('fatal: ')}")
+            message = " ".join(done.stderr.split()) or f"it ended with {done.returncode}"
+            raise InputError(f"git {arguments[0]} in {self._folder}: {message.removeprefix('fatal: ')}")
         return done.stdout
 
     def _run(self, *arguments: str) -> subprocess.CompletedProcess[str]:

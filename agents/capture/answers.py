@@ -54,10 +54,10 @@ def json_exchange(request: Plain, answer: Plain) -> tuple[Mapping[str, Any], Map
         # The type of an event is not a field of the answer.
         for part, left in ((event, "type"), *((event.get(name), left) for name, left in _HOLDERS)):
             if isinstance(part, dict):
-                said = {key: each for key, each in part.items() if each not in (None, []) and key != left}
+                members = {key: each for key, each in part.items() if each not in (None, []) and key != left}
                 # Anthropic reports the tokens read at the beginning, and those written at the end.
-                kept = {key: {**answered[key], **said[key]} for key in _USAGES if _are_both(answered, said, key)}
-                answered |= said | kept
+                kept = {key: {**answered[key], **members[key]} for key in _USAGES if _are_both(answered, members, key)}
+                answered |= members | kept
     return asked, answered
 
 

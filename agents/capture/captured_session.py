@@ -110,10 +110,10 @@ class CapturedSession:
         attempt = PendingAttempt(1, exchange.at, ended_at=ended_at)
         self.sink.step_begun(self._number, exchange.name if turn is None else TURN, 1, exchange.at)
         self._note_denial(exchange)
-        made = self._model_call(exchange)
-        self.size = len(made.request) + len(made.answer)
-        attempt.made.append(made)
-        self.sink.call_ended(made)
+        call = self._model_call(exchange)
+        self.size = len(call.request) + len(call.answer)
+        attempt.made.append(call)
+        self.sink.call_ended(call)
         self._open, self.reply, self._last_at = attempt, reply, ended_at
         self._began.clear()
         if turn is not None:
@@ -229,12 +229,12 @@ class CapturedSession:
         began = step.attempts[-1].started_at or self._last_at
         attempt = PendingAttempt(1, began, ended_at=self._last_at)
         for call in step.calls:
-            made = PendingCall(
+            pending = PendingCall(
                 call.asked.kind, call.asked.name, encoded(call.asked.request, "a request"),
                 answer=encoded(call.answer, "an answer"), failure=call.failure, started_at=call.started_at,
                 duration_ms=call.duration_ms, is_open=False,
             )  # fmt: skip
-            attempt.made.append(made)
+            attempt.made.append(pending)
         self._open = attempt
         self.sink.step_begun(step.number, step.name, 1, began)
         if turn is not None:

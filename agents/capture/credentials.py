@@ -109,7 +109,7 @@ def _part(found: re.Match[bytes]) -> bytes:
 
 
 def _hide_named_values(data: bytes) -> bytes:
-    made: list[bytes] = []
+    pieces: list[bytes] = []
     written = at = 0
     begin = at  # of the search; the backslashes of a quote are not before `at`
     while (found := _NAMED.search(data, begin)) is not None:
@@ -126,9 +126,9 @@ def _hide_named_values(data: bytes) -> bytes:
         else:
             end = _closed_at(data, at, len(found[2]))
         if end > at:
-            made += (data[written:at], hidden)
+            pieces += (data[written:at], hidden)
             written = begin = at = end
-    return b"".join((*made, data[written:])) if made else data
+    return b"".join((*pieces, data[written:])) if pieces else data
 
 
 @functools.lru_cache(4096)

@@ -108,7 +108,7 @@ def _recording_client(run: Exchanges, client: T, monotonic_s: Callable[[], float
     assert module is not None
     is_async = isinstance(client, module.AsyncClient)
     kind = AsyncTransport if is_async else Transport
-    made: Any = copy.copy(client)
+    copied: Any = copy.copy(client)
     wrapped: Any = client
 
     def recording(transport: Any) -> Any:
@@ -116,9 +116,9 @@ def _recording_client(run: Exchanges, client: T, monotonic_s: Callable[[], float
         inner = transport._inner if isinstance(transport, _Transport) else transport
         return kind(run, module, inner, monotonic_s, volatile)
 
-    made._transport = recording(wrapped._transport)
-    made._mounts = {pattern: None if each is None else recording(each) for pattern, each in wrapped._mounts.items()}
-    found: T = made
+    copied._transport = recording(wrapped._transport)
+    copied._mounts = {pattern: None if each is None else recording(each) for pattern, each in wrapped._mounts.items()}
+    found: T = copied
     return found
 
 

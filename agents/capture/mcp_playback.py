@@ -43,8 +43,8 @@ class RecordedSession:
         reader = MessageLines()
         for piece in pieces:
             for line in reader.lines(piece):
-                for said in self.answers(line):
-                    yield json.dumps(said).encode() + b"\n"
+                for answer in self.answers(line):
+                    yield json.dumps(answer).encode() + b"\n"
 
     def answers(self, content: bytes) -> Iterator[dict[str, Plain]]:
         """Return the answers to one message of a client, or to a batch."""

@@ -80,12 +80,12 @@ class McpRun:
         answer, failure = _result_of(exchange)
         self.number += 1
         ended_at = exchange.at + round(exchange.duration_ms * 1000)
-        made = PendingCall(
+        call = PendingCall(
             "tool", exchange.name, encoded(request["asked"], "arguments"), effect=request["effect"],
             answer=encoded(answer, "an answer"), failure=failure, started_at=exchange.at,
             duration_ms=exchange.duration_ms, is_open=False,
         )  # fmt: skip
-        attempt = PendingAttempt(1, exchange.at, [made], ended_at=ended_at)
+        attempt = PendingAttempt(1, exchange.at, [call], ended_at=ended_at)
         self.sink.step_begun(self.number, exchange.name, 1, exchange.at)
         # Before the step's end, because that marks the exchange as stored: after a kill, this is written again.
         if request["method"] == CALL:

@@ -163,9 +163,9 @@ class McpWire:
         if asked.method == LISTING:
             self._learn(message.get("result"))
         if asked.spooling is not None:
-            said = {name: message[name] for name in ("result", "error") if name in message}
+            answer = {name: message[name] for name in ("result", "error") if name in message}
             asked.spooling.head([], "", 0, [], _since_ms(asked.began_s))
-            asked.spooling.add(json.dumps(said).encode(), _since_ms(asked.began_s))
+            asked.spooling.add(json.dumps(answer).encode(), _since_ms(asked.began_s))
             asked.spooling.end("whole", _since_ms(asked.began_s))
 
     def _learn(self, listed: Any) -> None:

@@ -109,22 +109,22 @@ def _requests_response(value: Any, body: Body) -> Plain:
 
 
 def _requests_request_made(module: Any, form: Mapping[str, Plain]) -> Any:
-    made = module.PreparedRequest()
-    made.method, made.url = form["method"], form["url"]
-    made.headers = module.structures.CaseInsensitiveDict(form["headers"])
-    made.body = _bytes(form)
-    return made
+    request = module.PreparedRequest()
+    request.method, request.url = form["method"], form["url"]
+    request.headers = module.structures.CaseInsensitiveDict(form["headers"])
+    request.body = _bytes(form)
+    return request
 
 
 def _requests_response_made(module: Any, form: Mapping[str, Plain]) -> Any:
-    made = module.Response()
-    made.status_code, made.reason, made.url = form["status"], form["reason"], form["url"]
-    made.encoding = form["encoding"]
-    made.headers.update(form["headers"])
+    response = module.Response()
+    response.status_code, response.reason, response.url = form["status"], form["reason"], form["url"]
+    response.encoding = form["encoding"]
+    response.headers.update(form["headers"])
     if form["body"] is not None:
-        made._content, made._content_consumed = _bytes(form), True
-    made.request = None if form["request"] is None else _requests_request_made(module, form["request"])
-    return made
+        response._content, response._content_consumed = _bytes(form), True
+    response.request = None if form["request"] is None else _requests_request_made(module, form["request"])
+    return response
 
 
 def _bytes(form: Mapping[str, Plain]) -> bytes | None:

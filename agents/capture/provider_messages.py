@@ -74,8 +74,8 @@ def _converse_block(block: Mapping[str, Any]) -> dict[str, Any] | None:
     if isinstance(use := block.get("toolUse"), Mapping):
         return {"type": "tool_use", "id": use.get("toolUseId"), "name": use.get("name"), "input": use.get("input")}
     if isinstance(thought := block.get("reasoningContent"), Mapping):
-        said = thought.get("reasoningText")
-        return {"type": "thinking", "thinking": said.get("text") if isinstance(said, Mapping) else None}
+        reasoning = thought.get("reasoningText")
+        return {"type": "thinking", "thinking": reasoning.get("text") if isinstance(reasoning, Mapping) else None}
     if isinstance(result := block.get("toolResult"), Mapping):
         parts = [_result_part(each) for each in _list(result.get("content")) if isinstance(each, Mapping)]
         return {

@@ -298,8 +298,8 @@ def _calls_and_texts(family: Family, messages: Sequence[Any]) -> tuple[list[Tool
         read = _read(family, messages)
     except InputError:
         return [], []
-    made = [each for each in read if each.role == "assistant"]
-    return [call for each in made for call in each.calls], [each.text for each in made if each.text]
+    replies = [each for each in read if each.role == "assistant"]
+    return [call for each in replies for call in each.calls], [each.text for each in replies if each.text]
 
 
 def _read(family: Family, messages: Sequence[Any]) -> Sequence[Message]:

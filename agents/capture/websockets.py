@@ -213,8 +213,8 @@ async def passed(
         await _stop_tasks(tasks)
         if by_provider is not None and by_provider.type is WSMsgType.CLOSE:
             in_order = by_provider.data in _IN_ORDER
-            said = Broken(CLOSED, f"{by_provider.data}: {by_provider.extra or ''}")
-            copy.closed("whole" if in_order else "broken", None if in_order else said)
+            broken = Broken(CLOSED, f"{by_provider.data}: {by_provider.extra or ''}")
+            copy.closed("whole" if in_order else "broken", None if in_order else broken)
             await agent.close(code=by_provider.data or 1000, message=(by_provider.extra or "").encode())
             await provider.close()
         elif by_agent is not None and by_agent.type is WSMsgType.CLOSE:

@@ -149,14 +149,16 @@ class _Comparison:
         pairs = list(aligned(keys_a[begin:], keys_b[begin:], called_a[begin:], called_b[begin:]))
         if begin or found[0].what in ("answer", "failure", "run"):
             # The request was the same: whatever they requested next, this is where they differ.
-            made = self._first_of(found, index)
+            divergence = self._first_of(found, index)
         elif _is_reordered(pairs, keys_a, keys_b):
-            made = self._divergence(StepDifference("order", step_tree(rest_a[0]), step_tree(rest_b[0])), index)
+            divergence = self._divergence(StepDifference("order", step_tree(rest_a[0]), step_tree(rest_b[0])), index)
         elif pairs[0].a is None or pairs[0].b is None:
-            made = self._unmatched_step("b" if pairs[0].a is None else "a", index)
+            divergence = self._unmatched_step("b" if pairs[0].a is None else "a", index)
         else:
-            made = self._first_of(found, index)
-        return msgspec.structs.replace(made, later=tuple(self._later_differences(pairs[1 - begin :], index + begin)))
+            divergence = self._first_of(found, index)
+        return msgspec.structs.replace(
+            divergence, later=tuple(self._later_differences(pairs[1 - begin :], index + begin))
+        )
 
     def _first_of(self, found: Sequence[StepDifference], index: int) -> Divergence:
         also = dict.fromkeys(each.what for each in found if each.what != found[0].what)
@@ -170,8 +172,8 @@ class _Comparison:
         # What the other side does at that position, if it does anything at all.
         instead = None if is_last or index >= len(other.steps) else step_tree(other.steps[index])
         found = StepDifference("step", *((tree, instead) if side == "a" else (instead, tree)))
-        made = self._divergence(found, index)
-        return msgspec.structs.replace(made, only=side, why="longer" if is_last else "asked", differences=())
+        divergence = self._divergence(found, index)
+        return msgspec.structs.replace(divergence, only=side, why="longer" if is_last else "asked", differences=())
 
     def _divergence(self, found: StepDifference, index: int | None) -> Divergence:
         """Return a difference as the result. index: of its steps, the same on both sides; None if it belongs to no

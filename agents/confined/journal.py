@@ -231,9 +231,9 @@ class JournalRecord:
 
     def _with_run_hashes(self, attempt: PendingAttempt) -> PendingAttempt:
         """Insert the hashes of the runs that the attempt's calls began."""
-        for made in attempt.made:
-            if made.kind == "run" and made.failure is None:
-                answer = msgspec.json.decode(made.answer)
+        for call in attempt.made:
+            if call.kind == "run" and call.failure is None:
+                answer = msgspec.json.decode(call.answer)
                 if "hash" in answer:
-                    made.answer = msgspec.json.encode({**answer, "hash": self._hashes[answer["run"]]})
+                    call.answer = msgspec.json.encode({**answer, "hash": self._hashes[answer["run"]]})
         return attempt

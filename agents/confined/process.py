@@ -122,13 +122,13 @@ def _site(trace: str) -> str:
 @contextmanager
 def _folder() -> Iterator[tuple[str, int]]:
     """Yield the folder in which the process may write files, and the descriptor of the lock that protects it."""
-    made = TemporaryFolder(FOLDER)
+    folder = TemporaryFolder(FOLDER)
     try:
-        files = Path(made.path, "files")
+        files = Path(folder.path, "files")
         files.mkdir()
-        yield str(files), made.descriptor
+        yield str(files), folder.descriptor
     finally:
-        made.remove()
+        folder.remove()
 
 
 @contextmanager

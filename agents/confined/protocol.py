@@ -90,8 +90,8 @@ class DepartureReply(msgspec.Struct, frozen=True, kw_only=True):
             }  # fmt: skip
         elif isinstance(departure, NotAllowed):
             more = {"place": departure.place, "asked": departure.asked, "is_not_allowed": True}
-        told = {"message": str(departure), "so_far": departure.so_far, "left_in": departure.left_in, **more}
-        return cls(**told)  # type: ignore[arg-type]
+        fields = {"message": str(departure), "so_far": departure.so_far, "left_in": departure.left_in, **more}
+        return cls(**fields)  # type: ignore[arg-type]
 
     def departure(self, run: str) -> Departure:
         """Return the departure that was described."""

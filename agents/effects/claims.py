@@ -103,14 +103,14 @@ class EffectState:
         """
         self.is_settled = "settled_at" in patch or (self.is_settled and "settled_at" not in cleared)
         self.has_error = "error" in patch or (self.has_error and "error" not in cleared)
-        for token, said in (patch.get("claims") or {}).items():
-            if said == "intended":
+        for token, status in (patch.get("claims") or {}).items():
+            if status == "intended":
                 self._intended(token, patch)
-            elif said == "done":
+            elif status == "done":
                 self._done(token, patch)
-            elif said in ("failed", "released"):
-                self._end_claim(token, said, patch)
-            elif said == "unknown" and self.holder is not None and self.holder.token == token:
+            elif status in ("failed", "released"):
+                self._end_claim(token, status, patch)
+            elif status == "unknown" and self.holder is not None and self.holder.token == token:
                 self.holder.is_unknown = True
             self.tokens.add(token)
 
@@ -141,15 +141,15 @@ class EffectState:
         if self.done.result is None:
             self.done.result = patch.get("result")
 
-    def _end_claim(self, token: str, said: str, patch: Mapping[str, Any]) -> None:
+    def _end_claim(self, token: str, status: str, patch: Mapping[str, Any]) -> None:
         is_persons = patch.get("reconciled_by", PROBE) != PROBE
         if self.holder is None or self.holder.token != token:
             if is_persons and self.holder is None and self.failed is not None and self.failed.token == token:
                 self.failures, self.failed = 0, FailedAttempt(token)
             return
         self.holder = None
-        self.ended[token] = said
-        if said == "released":
+        self.ended[token] = status
+        if status == "released":
             self.attempts -= 1
             return
         self.failures = 0 if is_persons else self.failures + 1

@@ -55,15 +55,15 @@ def undo_key(key: str) -> str:
 class StepKeys:
     """Assigns the keys of one attempt at a step, in the order of its calls. Not thread-safe."""
 
-    def __init__(self, task: str, step: int, taken: Collection[str] = ()) -> None:
+    def __init__(self, task: str, step: int, used: Collection[str] = ()) -> None:
         """Begin an attempt.
 
         Args:
-            taken: Keys that are not assigned.
+            used: Keys that are not assigned.
         """
         self._task = task
         self._step = step
-        self._taken = taken
+        self._taken = used
         self._given: dict[tuple[str, str], int] = {}
 
     def next(self, tool: str, arguments: Plain) -> str:

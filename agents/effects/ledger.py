@@ -65,29 +65,29 @@ def settle(
     Raises:
         InputError: There is nothing to settle.
     """
-    standing = book.read(key)
-    if isinstance(found, Done) and standing.done is not None and standing.done.result is None:
-        token = standing.done.token
-    elif isinstance(found, NotDone) and standing.status == "failed" and standing.failed is not None:
-        token = standing.failed.token
+    state = book.read(key)
+    if isinstance(found, Done) and state.done is not None and state.done.result is None:
+        token = state.done.token
+    elif isinstance(found, NotDone) and state.status == "failed" and state.failed is not None:
+        token = state.failed.token
     else:
-        token = require_unknown(key, standing, now_micros).token
+        token = require_unknown(key, state, now_micros).token
     if not by:
         raise InputError(f"effect {key}: say who settles it")
-    said: dict[str, Any] = {"claims": {token: "done" if isinstance(found, Done) else "failed"}, "token": token,
+    patch: dict[str, Any] = {"claims": {token: "done" if isinstance(found, Done) else "failed"}, "token": token,
                             "reconciled_by": by}  # fmt: skip
     order = Order(key, "", None, run=run_of(token))
     if note:
-        said["reconciled_note"] = book.sealed(order, "reconciled_note", book.redacted(order, note))
+        patch["reconciled_note"] = book.sealed(order, "reconciled_note", book.redacted(order, note))
     if isinstance(found, Done):
         sealed, _ = book.sealed_result(order, found.result)
-        said |= {"status": "done", "settled_at": now_micros, "result": sealed, "result_type": "application/json"}
+        patch |= {"status": "done", "settled_at": now_micros, "result": sealed, "result_type": "application/json"}
         if found.receipt:
-            said["receipt"] = book.sealed(order, "receipt", book.redacted(order, found.receipt))
-        book.say(order, said, by=by, priority=DONE_PRIORITY, cleared=standing.disproved)
+            patch["receipt"] = book.sealed(order, "receipt", book.redacted(order, found.receipt))
+        book.say(order, patch, by=by, priority=DONE_PRIORITY, cleared=state.disproved)
     else:
-        book.say(order, {**said, "status": "failed"}, by=by, cleared=("settled_at",) if standing.is_settled else ())
-    return book.read(key, standing)
+        book.say(order, {**patch, "status": "failed"}, by=by, cleared=("settled_at",) if state.is_settled else ())
+    return book.read(key, state)
 
 
 def require_unknown(key: str, state: EffectState, now_micros: int) -> Claim:

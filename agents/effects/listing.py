@@ -116,7 +116,7 @@ def _may_be(key: EffectKey, status: str, run: str, tool: str) -> bool:
 
 def _token(fields: Mapping[str, Any], claims: Mapping[str, str]) -> tuple[str, list[str]]:
     """Return the token of the claim that holds, unless the log's order decides otherwise, and those that did it."""
-    done = [token for token, said in claims.items() if said == "done"]
+    done = [token for token, status in claims.items() if status == "done"]
     return (done[0] if done else fields.get("token", "")), done
 
 
@@ -127,8 +127,8 @@ def _runs(token: str, done: Iterable[str]) -> frozenset[str]:
 
 def _is_open(claims: Mapping[str, str]) -> bool:
     """Return whether only the log's order can decide the result."""
-    said = set(claims.values())
-    return "done" not in said and bool(said & {"intended", "unknown"})
+    statuses = set(claims.values())
+    return "done" not in statuses and bool(statuses & {"intended", "unknown"})
 
 
 def _standings(log: Log, names: list[str], offsets: Mapping[int, int]) -> Iterator[tuple[str, EffectState]]:
@@ -139,8 +139,8 @@ def _standings(log: Log, names: list[str], offsets: Mapping[int, int]) -> Iterat
     for partition, some in by_partition.items():
         found = {name: EffectState() for name in some}
         for record in log.port.records_among(partition, some, offsets[partition], lambda more: None):
-            said = observation_in(log.port.registry, record)
-            found[record.entity].take(said.patch, said.cleared)
+            observation = observation_in(log.port.registry, record)
+            found[record.entity].take(observation.patch, observation.cleared)
         yield from found.items()
 
 
@@ -174,8 +174,8 @@ def _effect(view: EntityView, state: EffectState | None, now_micros: int) -> Eff
 
 def _closed_status(claims: Mapping[str, str]) -> str:
     """Return the status of an effect without an open claim; "" if nothing is recorded."""
-    said = claims.values()
-    return next((each for each in ("done", "failed", "released") if each in said), "")
+    statuses = claims.values()
+    return next((each for each in ("done", "failed", "released") if each in statuses), "")
 
 
 def _micros(given: Any) -> int:

@@ -67,22 +67,22 @@ class EffectLog:
             own: The last observation of the effect by this process; its record is not decoded.
         """
         entity = entity_of(key)
-        standing = known or EffectState()
+        state = known or EffectState()
         with self.log.turn:
             port = self.log.port
             port.publish()  # the process that records something about an effect flushes it
             port.refresh()
             partition = port.partition_of(entity)
-            start = standing.offset or (0 if port.is_indexed else self._start_of(partition))
+            start = state.offset or (0 if port.is_indexed else self._start_of(partition))
             end = port.ends()[partition]
             for record in port.entity_records(entity, end, start):
                 if own is not None and record.id == own.id:
-                    standing.take(own.patch, own.cleared)
+                    state.take(own.patch, own.cleared)
                 else:
-                    said = observation_in(port.registry, record)
-                    standing.take(said.patch, said.cleared)
-            standing.offset = max(start, end)
-        return standing
+                    observation = observation_in(port.registry, record)
+                    state.take(observation.patch, observation.cleared)
+            state.offset = max(start, end)
+        return state
 
     def say(
         self, order: Order, patch: Mapping[str, Any], *, by: str = "", priority: int = 0, cleared: tuple[str, ...] = (),
@@ -99,10 +99,10 @@ class EffectLog:
             is_durable: Whether it is durable on return; otherwise it is durable with the next flush.
         """
         source = by or self._new_source(order)
-        said = self.log.observe(entity_of(order.key), patch, source=source, priority=priority, cleared=cleared)
+        observation = self.log.observe(entity_of(order.key), patch, source=source, priority=priority, cleared=cleared)
         if is_durable:
             self.log.flush()
-        return OwnEntry(bytes.fromhex(said), patch, cleared)
+        return OwnEntry(bytes.fromhex(observation), patch, cleared)
 
     def redacted(self, order: Order, tree: Plain) -> Plain:
         """Return the parts of a tree that may be written about the effect."""

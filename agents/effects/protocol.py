@@ -171,8 +171,8 @@ class Protocol:
         elif found is None:
             raise EffectUnknown(order.key, f"{_unknown_text(claim, cause)}, and its probe could not tell") from cause
         else:
-            told = f"its probe returned a {type(found).__name__} instead of Done(result), None or raising NotDone"
-            raise EffectUnknown(order.key, f"{_unknown_text(claim, cause)}, and {told}") from cause
+            problem = f"its probe returned a {type(found).__name__} instead of Done(result), None or raising NotDone"
+            raise EffectUnknown(order.key, f"{_unknown_text(claim, cause)}, and {problem}") from cause
 
     # 3
 
@@ -234,8 +234,8 @@ class Protocol:
         except terms.not_done as error:
             retryable = error.retryable if isinstance(error, NotDone) else True
             is_last = state.failures + 1 >= terms.attempts_max or not retryable
-            said = {**_error_fields(error), "retryable": retryable}
-            yield Logged(partial(self._record_failed, order, token, terms, said, state, is_last=is_last))
+            fields = {**_error_fields(error), "retryable": retryable}
+            yield Logged(partial(self._record_failed, order, token, terms, fields, state, is_last=is_last))
             if is_last or not isinstance(error, Exception):
                 raise
             return Outcome(error=error)
@@ -252,63 +252,63 @@ class Protocol:
     # Recording
 
     def _record_intent(self, order: Order, token: str, at: int, terms: Terms, state: EffectState) -> OwnEntry:
-        said: dict[str, Any] = {
+        patch: dict[str, Any] = {
             "claims": {token: "intended"}, "token": token, "status": "intended", "intended_at": at,
             "lease_ms": terms.lease_ms, "attempts": state.attempts + 1,
         }  # fmt: skip
         if not state.tokens:
             given = {"agent": order.agent, "run": order.run, "step": order.step, "forked_from": order.forked_from,
                      "compensates": order.compensates}  # fmt: skip
-            said |= {
+            patch |= {
                 "key": order.key, "tool": order.tool, "inputs_hash": inputs_hash(order.arguments),
                 "inputs": self._book.inputs(order),
                 **{name: value for name, value in given.items() if value},
                 **({"compensation": {"undo": order.undo}} if order.undo else {}),
             }  # fmt: skip
-        return self._book.say(order, said, cleared=("settled_at",) if state.is_settled else ())
+        return self._book.say(order, patch, cleared=("settled_at",) if state.is_settled else ())
 
     def _release(self, order: Order, token: str, **more: str) -> Steps:
         """Release a claim under which nothing was sent; best effort, because the log may be unavailable."""
         try:
-            said = {"claims": {token: "released"}, **more}
-            yield Logged(partial(self._book.say, order, said, is_durable=False))
+            patch = {"claims": {token: "released"}, **more}
+            yield Logged(partial(self._book.say, order, patch, is_durable=False))
         except Exception:  # the caller's own error must not be hidden
             return
 
     def _record_unknown(self, order: Order, token: str, error: Mapping[str, Any], sent_at: int | None = None) -> Steps:
         """Record that the effect is unknown. If the log refuses, the open claim has the same meaning."""
-        said: dict[str, Any] = {"claims": {token: "unknown"}, "token": token, "status": "unknown"}
-        said["error"] = self._error(order, error)
+        patch: dict[str, Any] = {"claims": {token: "unknown"}, "token": token, "status": "unknown"}
+        patch["error"] = self._error(order, error)
         if sent_at is not None:
-            said["sent_at"] = sent_at
+            patch["sent_at"] = sent_at
         try:
-            yield Logged(partial(self._book.say, order, said))
+            yield Logged(partial(self._book.say, order, patch))
         except StorageError:
             return
 
     def _record_found(self, order: Order, token: str, found: Done) -> None:
         """Record what a probe found. Nothing is recorded if somebody settled the effect meanwhile, because it may have
         been done since."""
-        standing = self._book.read(order.key)
-        if standing.holder is not None and standing.holder.token == token:
-            self._record_done(order, token, found, {"reconciled_by": PROBE}, standing)
+        state = self._book.read(order.key)
+        if state.holder is not None and state.holder.token == token:
+            self._record_done(order, token, found, {"reconciled_by": PROBE}, state)
 
     def _record_not_found(self, order: Order, token: str, terms: Terms) -> None:
         """Record that a probe did not find the effect, under the same condition."""
-        standing = self._book.read(order.key)
-        if standing.holder is not None and standing.holder.token == token:
-            said = {"exception": "NotDone", "message": "its probe found that it did not take place"}
-            self._record_failed(order, token, terms, said, standing, reconciled_by=PROBE)
+        state = self._book.read(order.key)
+        if state.holder is not None and state.holder.token == token:
+            error = {"exception": "NotDone", "message": "its probe found that it did not take place"}
+            self._record_failed(order, token, terms, error, state, reconciled_by=PROBE)
 
     def _record_failed(self, order: Order, token: str, terms: Terms, error: Mapping[str, Any], state: EffectState, *,
                     is_last: bool = False, **more: str) -> None:  # fmt: skip
-        said = self._error(order, error)
+        fields = self._error(order, error)
         backoff_ms = 0 if is_last else terms.backoff_after(state.failures + 1)
-        retry = {"attempt": state.attempts, "at": said["at"], "backoff_ms": backoff_ms, "error": said["message"]}
-        patch: dict[str, Any] = {"claims": {token: "failed"}, "token": token, "status": "failed", "error": said,
+        retry = {"attempt": state.attempts, "at": fields["at"], "backoff_ms": backoff_ms, "error": fields["message"]}
+        patch: dict[str, Any] = {"claims": {token: "failed"}, "token": token, "status": "failed", "error": fields,
                                  "retries": [retry], **more}  # fmt: skip
         if is_last:
-            patch["settled_at"] = said["at"]
+            patch["settled_at"] = fields["at"]
         self._book.say(order, patch)
 
     def _record_done(self, order: Order, token: str, done: Done, more: Mapping[str, Any], state: EffectState) -> Plain:
@@ -319,20 +319,20 @@ class Protocol:
         Raises:
             ResultNotKept: The result could not be recorded.
         """
-        said: dict[str, Any] = {"claims": {token: "done"}, "token": token, "status": "done",
+        patch: dict[str, Any] = {"claims": {token: "done"}, "token": token, "status": "done",
                                 "settled_at": self._now_micros(), **more}  # fmt: skip
         try:
             if done.receipt:
-                said["receipt"] = self._book.sealed(order, "receipt", self._book.redacted(order, done.receipt))
+                patch["receipt"] = self._book.sealed(order, "receipt", self._book.redacted(order, done.receipt))
             sealed, kept = self._book.sealed_result(order, done.result)
             result = {"result": sealed, "result_type": "application/json"}
-            self._book.say(order, {**said, **result}, priority=DONE_PRIORITY, cleared=state.disproved)
+            self._book.say(order, {**patch, **result}, priority=DONE_PRIORITY, cleared=state.disproved)
             return kept
         except StorageError:
             raise
         except Exception as error:  # not JSON, too large, or refused by the redactor; the effect took place
-            said.pop("receipt", None)
-            self._book.say(order, said, priority=DONE_PRIORITY, cleared=state.disproved)
+            patch.pop("receipt", None)
+            self._book.say(order, patch, priority=DONE_PRIORITY, cleared=state.disproved)
             raise ResultNotKept(order.key, str(error)) from error
 
     def _error(self, order: Order, error: Mapping[str, Any]) -> dict[str, Any]:

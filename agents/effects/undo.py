@@ -89,10 +89,10 @@ def undo_each(
 def _undo(book: EffectLog, effect: Effect, undo: Undo, perform: Perform, agent: str, terms: Terms) -> UndoResult:
     key = undo_key(effect.key)
     try:
-        told = performed_of(book, effect)
+        performed = performed_of(book, effect)
         order = Order(key, f"undo {effect.tool}", {"key": effect.key}, run=effect.run, agent=agent, step=effect.step,
                       compensates=effect.key)  # fmt: skip
-        perform(order, lambda _: undo(told), terms)
+        perform(order, lambda _: undo(performed), terms)
         book.say(Order(effect.key, effect.tool, None, run=effect.run, agent=agent), {"compensated_by": key})
     except RefoldError as error:
         return UndoResult(effect.key, effect.tool, "not undone", str(error))

@@ -29,12 +29,12 @@ KIND = "loop-"
 def count(change: Change, log: Log) -> None:
     """Count a call as one of its run, tool and arguments, once all of these are observed."""
     for step in change.steps:
-        said = {each.field: each.new for each in step.mutations}
-        if {"run", "tool", "inputs_hash"} <= said.keys():
-            kind = "\0".join(str(said[name]) for name in ("run", "tool", "inputs_hash"))
+        values = {each.field: each.new for each in step.mutations}
+        if {"run", "tool", "inputs_hash"} <= values.keys():
+            kind = "\0".join(str(values[name]) for name in ("run", "tool", "inputs_hash"))
             log.observe(
                 f"document/{KIND}{hashlib.sha256(kind.encode()).hexdigest()}",
-                {"fields": {"run": said["run"], "tool": said["tool"]}},
+                {"fields": {"run": values["run"], "tool": values["tool"]}},
                 # The source depends only on the call, so a repeated observation has the same id.
                 source=Source(agent=AGENT, run=change.entity, seq=0),
                 observed_at=step.observed_at,

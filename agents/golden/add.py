@@ -101,10 +101,10 @@ class _Portable:
 
         def patch(at: int, patch: Plain) -> Plain:
             """Return a fork's patch. The edits of the state in it are computed again, too."""
-            told = self.tree(patch)
-            if isinstance(told, dict) and "state" in told and at < len(begun):
-                told["state"] = list(edits(kept[at], begun[at]))
-            return told
+            tree = self.tree(patch)
+            if isinstance(tree, dict) and "state" in tree and at < len(begun):
+                tree["state"] = list(edits(kept[at], begun[at]))
+            return tree
 
         return msgspec.structs.replace(
             given, title=str(self.tree(given.title)), input=self.tree(given.input), state=kept[0], steps=steps,

@@ -43,24 +43,24 @@ def unmet(expected: Expectation, did: RunSummary, recorded_hash: str) -> str:
 
 
 def _sequence(expected: Expectation, did: RunSummary) -> str:
-    made = [each if isinstance(each, str) else json.dumps(each) for each in getattr(did, expected.name)]
-    return "" if _fits(expected.value, made) else _side_by_side(expected.value, made)
+    actual = [each if isinstance(each, str) else json.dumps(each) for each in getattr(did, expected.name)]
+    return "" if _fits(expected.value, actual) else _side_by_side(expected.value, actual)
 
 
-def _fits(pattern: Sequence[str], made: Sequence[str]) -> bool:
+def _fits(pattern: Sequence[str], actual: Sequence[str]) -> bool:
     """Return whether names match the pattern, in which ANY matches any number of names."""
-    reached = {0}  # how many of `made` the pattern so far may match
+    reached = {0}  # how many of `actual` the pattern so far may match
     for each in pattern:
         if each == ANY:
-            reached = set(range(min(reached), len(made) + 1)) if reached else set()
+            reached = set(range(min(reached), len(actual) + 1)) if reached else set()
         else:
-            reached = {at + 1 for at in reached if at < len(made) and made[at] == each}
-    return len(made) in reached
+            reached = {at + 1 for at in reached if at < len(actual) and actual[at] == each}
+    return len(actual) in reached
 
 
-def _side_by_side(pattern: Sequence[str], made: Sequence[str]) -> str:
+def _side_by_side(pattern: Sequence[str], actual: Sequence[str]) -> str:
     """Return both in two columns, with differences marked and distant rows left out."""
-    rows = list(_aligned(pattern, made))
+    rows = list(_aligned(pattern, actual))
     near = {at + by for at, (mark, _, _) in enumerate(rows) if mark == ">" for by in range(-_AROUND, _AROUND + 1)}
     width = max(map(len, ["expected", *pattern]))
     lines = [f"       {'expected':{width}}  made"]
@@ -74,34 +74,34 @@ def _side_by_side(pattern: Sequence[str], made: Sequence[str]) -> str:
     return "\n".join(lines)
 
 
-def _aligned(pattern: Sequence[str], made: Sequence[str]) -> Iterator[tuple[str, str, str]]:
+def _aligned(pattern: Sequence[str], actual: Sequence[str]) -> Iterator[tuple[str, str, str]]:
     """Yield rows of (mark, expected, made), with few unmatched names; "" if one side has none."""
-    pattern, made = pattern[:_ALIGNED_MAX], made[:_ALIGNED_MAX]
+    pattern, actual = pattern[:_ALIGNED_MAX], actual[:_ALIGNED_MAX]
     # alone[i][j]: the cost of unmatched names from pattern[i] and made[j] on.
-    alone = [[0] * (len(made) + 1) for _ in range(len(pattern) + 1)]
+    alone = [[0] * (len(actual) + 1) for _ in range(len(pattern) + 1)]
     for i in range(len(pattern), -1, -1):
-        for j in range(len(made), -1, -1):
-            alone[i][j] = min((cost + alone[x][y] for cost, x, y in _moves(pattern, made, i, j)), default=0)
+        for j in range(len(actual), -1, -1):
+            alone[i][j] = min((cost + alone[x][y] for cost, x, y in _moves(pattern, actual, i, j)), default=0)
     i = j = 0
-    while i < len(pattern) or j < len(made):
-        cost, x, y = min(_moves(pattern, made, i, j), key=lambda move: move[0] + alone[move[1]][move[2]])
+    while i < len(pattern) or j < len(actual):
+        cost, x, y = min(_moves(pattern, actual, i, j), key=lambda move: move[0] + alone[move[1]][move[2]])
         if y > j or pattern[i] != ANY:
-            yield ">" if cost else " ", pattern[i] if i < x or not cost else "", made[j] if y > j else ""
+            yield ">" if cost else " ", pattern[i] if i < x or not cost else "", actual[j] if y > j else ""
         i, j = x, y
 
 
-def _moves(pattern: Sequence[str], made: Sequence[str], i: int, j: int) -> Iterator[tuple[int, int, int]]:
+def _moves(pattern: Sequence[str], actual: Sequence[str], i: int, j: int) -> Iterator[tuple[int, int, int]]:
     """Yield the possible next rows, as (the cost of an unmatched name in it, next i, next j)."""
     if i < len(pattern):
         if pattern[i] == ANY:
             yield 0, i + 1, j
-            if j < len(made):
+            if j < len(actual):
                 yield 0, i, j + 1
             return
-        if j < len(made) and pattern[i] == made[j]:
+        if j < len(actual) and pattern[i] == actual[j]:
             yield 0, i + 1, j + 1
         yield _MISSING, i + 1, j
-    if j < len(made):
+    if j < len(actual):
         yield 1, i, j + 1
 
 

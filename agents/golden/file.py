@@ -83,11 +83,11 @@ def compact(tree: Plain) -> str:
     return json.dumps(tree, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
 
 
-def _indented(tree: Plain, indent: str, taken: int) -> str:
+def _indented(tree: Plain, indent: str, width: int) -> str:
     line = json.dumps(tree, ensure_ascii=False, allow_nan=False)
     if not isinstance(tree, (dict, list)) or not tree:
         return line
-    if len(line) + taken < _WIDTH and f'"{_TEXT}"' not in line:
+    if len(line) + width < _WIDTH and f'"{_TEXT}"' not in line:
         return line
     if isinstance(tree, dict):
         if tree.keys() == {_TEXT} and isinstance(tree[_TEXT], list):  # each of its pieces on a line

@@ -85,8 +85,8 @@ class CheckResult:
             yield from (f"  not compared  {each}" for each in self.uncompared)
             return
         yield f"{golden.name}: {self.agent} does not do what is expected"
-        for said in (golden.description, golden.must_fail and f"Known: {golden.must_fail}"):
-            yield from textwrap.wrap(said, 100, initial_indent="  ", subsequent_indent="  ")
+        for text in (golden.description, golden.must_fail and f"Known: {golden.must_fail}"):
+            yield from textwrap.wrap(text, 100, initial_indent="  ", subsequent_indent="  ")
         for each in self.unmet:
             yield f"  expected  {each.expect}"
             yield from _block("found     ", each.found)
@@ -113,8 +113,8 @@ def judged(golden: Golden, agent: str, did: Recording, stopped: str) -> CheckRes
     found = []
     if not stopped:  # it would be chance whether a run that did not finish meets expectations
         for text in golden.expect:
-            said = unmet(expectation(text), done, golden.run.hash)
-            found += [UnmetExpectation(text, said)] if said else []
+            problem = unmet(expectation(text), done, golden.run.hash)
+            found += [UnmetExpectation(text, problem)] if problem else []
     return CheckResult(golden, agent, done, tuple(found), stopped, None if stopped else parting(did, golden.run))
 
 
@@ -136,11 +136,11 @@ def admitted(golden: Golden) -> Golden:
         raise InputError(
             f"run {run.run} did not end, so `exact` cannot be checked; give the expectations with --expect"
         )
-    missed = [(each.text, said) for each in expected if (said := unmet(each, RunSummary(run), run.hash))]
+    missed = [(each.text, problem) for each in expected if (problem := unmet(each, RunSummary(run), run.hash))]
     if missed and not golden.known_bad:
-        text, said = missed[0]
+        text, problem = missed[0]
         raise InputError(
-            f"run {run.run} itself does not satisfy {text}: {' '.join(said.split())}. If that is the run's error, "
+            f"run {run.run} itself does not satisfy {text}: {' '.join(problem.split())}. If that is the run's error, "
             "say so with --known-bad WHY"
         )
     if golden.known_bad and not missed:

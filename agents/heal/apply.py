@@ -159,7 +159,7 @@ class Healer:
         Raises:
             InputError: The run cannot be healed, and the message says why; or its code cannot be found.
         """
-        made: list[Healing] = []
+        attempts: list[Healing] = []
         while True:
             before = healings(self._log, run)
             open_one = next((each for each in before if each.is_open), None)
@@ -169,13 +169,13 @@ class Healer:
             else:
                 begun = self._begin_attempt(run, before)
                 if begun is None:
-                    return made
+                    return attempts
                 attempt, remedy = begun
             if remedy is not None:
                 self._attempt(attempt, remedy)
-            made.append(attempt.healing)
+            attempts.append(attempt.healing)
             if attempt.healing.status != "refuted":
-                return made
+                return attempts
 
     def apply_or_stop(self, run: str) -> list[Healing]:
         """As `apply`. A run that cannot be healed gets an attempt with the status `stopped`, and the reason.

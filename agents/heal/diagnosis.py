@@ -173,15 +173,15 @@ def _writes(run: Recording, call: Call) -> bool:
 def _unknown(evidence: Evidence) -> Iterable[RunFinding]:
     run = evidence.recording
     for key in evidence.unknown:
-        said = f"it is not known whether the write {key} took place; settle it: refold effects settle {key}"
-        yield RunFinding("unknown_effect", key, said, last_good(run, len(run.steps) + 1))
+        text = f"it is not known whether the write {key} took place; settle it: refold effects settle {key}"
+        yield RunFinding("unknown_effect", key, text, last_good(run, len(run.steps) + 1))
 
 
 def _questions(evidence: Evidence) -> Iterable[RunFinding]:
     run = evidence.recording
     for question in evidence.questions:
-        said = f"a call waits for a person: refold approve {question}, or refold deny {question}"
-        yield RunFinding("question", question, said, last_good(run, len(run.steps) + 1))
+        text = f"a call waits for a person: refold approve {question}, or refold deny {question}"
+        yield RunFinding("question", question, text, last_good(run, len(run.steps) + 1))
 
 
 def _loops(evidence: Evidence) -> Iterable[RunFinding]:
@@ -198,11 +198,11 @@ def _loops(evidence: Evidence) -> Iterable[RunFinding]:
     steps = tuple(dict.fromkeys(each.step for each in circle.calls))
     names = ", ".join(dict.fromkeys(_tool_name(run, each) for each in circle.calls[: circle.period]))
     denied = [each for each in evidence.denials if each.rule == "loop"]
-    said = f"the calls of {names} gave the same results {len(circle.calls) // circle.period} times in a row"
+    text = f"the calls of {names} gave the same results {len(circle.calls) // circle.period} times in a row"
     if denied:
-        said += f"; the loop breaker of policy {denied[-1].policy} denied the next one in step {denied[-1].step}"
+        text += f"; the loop breaker of policy {denied[-1].policy} denied the next one in step {denied[-1].step}"
     ids = [each.observation for each in denied] + [evidence.observations.get(f"step/{each}", "") for each in steps]
-    yield RunFinding("loop", names, said, last_good(run, before), steps, _ids(ids))
+    yield RunFinding("loop", names, text, last_good(run, before), steps, _ids(ids))
 
 
 def _tool_name(run: Recording, answered: AnsweredCall) -> str:
@@ -220,8 +220,8 @@ def _denials(evidence: Evidence) -> Iterable[RunFinding]:
         if denial.rule == "loop" or denial.step < last or run.outcome == "succeeded":
             continue
         is_budget = denial.rule.startswith("budget.")
-        said = f"policy {denial.policy}, rule {denial.rule}: {denial.call} was denied: {denial.why}"
-        yield RunFinding("budget" if is_budget else "denied", denial.rule.removeprefix("budget."), said,
+        text = f"policy {denial.policy}, rule {denial.rule}: {denial.call} was denied: {denial.why}"
+        yield RunFinding("budget" if is_budget else "denied", denial.rule.removeprefix("budget."), text,
                       last_good(run, denial.step), (f"{run.run}#{denial.step}",), (denial.observation,))  # fmt: skip
 
 
@@ -250,8 +250,8 @@ def _errors(evidence: Evidence) -> Iterable[RunFinding]:
     if run.failure.exception not in BY_POLICY:
         tool = run.failure.tool or _failed_tool(failed[-1]) if steps else run.failure.tool
         if tool:
-            said = f"the tool {tool} failed with {run.failure.exception}{where}"
-            yield RunFinding("tool", tool, said, at, steps, _ids(ids))
+            text = f"the tool {tool} failed with {run.failure.exception}{where}"
+            yield RunFinding("tool", tool, text, at, steps, _ids(ids))
     yield RunFinding("error", run.failure.exception, f"it failed with {run.failure.exception}{where}", at, steps,
                   _ids(ids))  # fmt: skip
 
@@ -270,9 +270,9 @@ def _stale(evidence: Evidence) -> Iterable[RunFinding]:
     for read in evidence.stale:
         step = f"{run.run}#{read.step}"
         fields = f" in {', '.join(read.fields)}" if read.fields else ""
-        said = f"step {read.step} read {read.entity}, and the log has newer observations of it, which differ{fields}"
+        text = f"step {read.step} read {read.entity}, and the log has newer observations of it, which differ{fields}"
         ids = (evidence.observations.get(f"step/{step}", ""), *read.observations)
-        yield RunFinding("stale_read", read.entity, said, last_good(run, read.step), (step,), _ids(ids))
+        yield RunFinding("stale_read", read.entity, text, last_good(run, read.step), (step,), _ids(ids))
 
 
 def _divergences(evidence: Evidence) -> Iterable[RunFinding]:
@@ -281,9 +281,9 @@ def _divergences(evidence: Evidence) -> Iterable[RunFinding]:
         number = len(run.steps) + 1 if each.step is None else each.step
         where = "at its end" if each.step is None else f"in step {number}" if number else "from the start"
         steps = (f"{run.run}#{number}",) if 0 < number <= len(run.steps) else ()
-        said = f"it departs from the golden trace {each.golden} {where}: {each.what}"
+        text = f"it departs from the golden trace {each.golden} {where}: {each.what}"
         ids = [evidence.observations.get(f"step/{step}", "") for step in steps]
-        yield RunFinding("divergence", each.golden, said, last_good(run, max(number, 1)), steps, _ids(ids))
+        yield RunFinding("divergence", each.golden, text, last_good(run, max(number, 1)), steps, _ids(ids))
 
 
 def _ids(given: Iterable[str]) -> tuple[str, ...]:

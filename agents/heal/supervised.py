@@ -95,14 +95,14 @@ class AgentHealing:
             exit_status: Of the process; None if it could not be started.
             failure: Why it could not.
         """
-        made = healings(self._log, observed.run)
-        self._count(each for each in made if not each.is_open and each.id not in self._before)
+        attempts = healings(self._log, observed.run)
+        self._count(each for each in attempts if not each.is_open and each.id not in self._before)
         failed = observed._replace(status="failed", exit_status=exit_status)
         now = self._now_micros()
         if exit_status == ELSEWHERE:
             wait = int(self._settings.backoff_after(1) * 1e6)
             return failed._replace(why="another process heals its run", restart_at=now + wait)
-        last = made[-1] if made else None
+        last = attempts[-1] if attempts else None
         if last is None or (last.id in self._before and last.status != "stopped"):
             return self._status_after_crash(failed, exit_status, failure)
         if last.status == "healed":
@@ -131,12 +131,12 @@ class AgentHealing:
         Returns:
             None if the run is still to be healed.
         """
-        made = healings(self._log, observed.run)
-        last = made[-1] if made else None
+        attempts = healings(self._log, observed.run)
+        last = attempts[-1] if attempts else None
         goes_on = last is not None and last.status == "failed" and last.healed_by != observed.run
         if last is None or not (last.status == "healed" or goes_on):
             return None
-        self._before = frozenset(each.id for each in made[:-1])
+        self._before = frozenset(each.id for each in attempts[:-1])
         return self.after(observed, None, "")
 
     def _status_after_crash(self, failed: ObservedState, exit_status: int | None, failure: str) -> ObservedState:

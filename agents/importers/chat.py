@@ -85,9 +85,9 @@ def conversation_of(line: Line, file: ImportFile) -> Conversation:
     identity = _identity(given, line.value)
     if "request" in given and "response" in given:
         messages, given = _exchange(given, line.place, file)
-        taken: set[str] = set()
+        used: set[str] = set()
     else:
-        messages, taken = _listed_messages(given, line.place, file)
+        messages, used = _listed_messages(given, line.place, file)
     named = {key: text_at(given, key) for key in ("agent", "model") if text_at(given, key)}
     return Conversation(
         run=file.run_of(identity),
@@ -98,7 +98,7 @@ def conversation_of(line: Line, file: ImportFile) -> Conversation:
         start=_start(given),
         model=named.get("model", ""),
         input=_first_question(messages),
-        metadata={key: value for key, value in given.items() if key not in taken and (key not in named)},
+        metadata={key: value for key, value in given.items() if key not in used and (key not in named)},
     )
 
 
@@ -184,10 +184,10 @@ def _exchange(
         raise InputError(f"{place}: the request has neither messages nor input")
     messages += _response_messages(response, place)
     choices = response.get("choices")
-    taken = {"content", "output", "choices"} if not isinstance(choices, list) or len(choices) == 1 else {"output"}
+    used = {"content", "output", "choices"} if not isinstance(choices, list) or len(choices) == 1 else {"output"}
     rest: dict[str, Value] = {
         "request": {key: value for key, value in request.items() if key not in ASKED},
-        "response": {key: value for key, value in response.items() if key not in taken},
+        "response": {key: value for key, value in response.items() if key not in used},
         "model": request.get("model") or response.get("model"),
     }
     return tuple(messages), {**given, **rest}

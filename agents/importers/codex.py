@@ -79,9 +79,9 @@ def conversations(file: ImportFile) -> Iterator[Conversation]:
     for key in PARENT:
         parent = parent.get(key) if isinstance(parent, Mapping) else None
     asked = (each.text for each in messages if each.role == "user" and not each.is_result)
-    said: list[Value] = [each.content for each in messages]
+    contents: list[Value] = [each.content for each in messages]
     yield Conversation(
-        run=file.run_of({FORMAT: session} if isinstance(session, str) else said),
+        run=file.run_of({FORMAT: session} if isinstance(session, str) else contents),
         messages=messages,
         agent=FORMAT,
         imported_from=FORMAT,

@@ -128,13 +128,13 @@ def import_conversation(
             waiting.pop()
             continue
         call_id, given = child
-        made = _Import(given, observe)
-        made.all()
-        caller = "" if parent is None else made.started_by(parent, call_id)
+        importing = _Import(given, observe)
+        importing.all()
+        caller = "" if parent is None else importing.started_by(parent, call_id)
         if given.grows:
             done(TranscriptTurns(given.run, keys_of(given.messages), caller, actions_of(given.run, given.messages)))
-        count, without_time = count + 1, without_time + (not made.is_timed)
-        waiting.append((made, iter(given.children)))
+        count, without_time = count + 1, without_time + (not importing.is_timed)
+        waiting.append((importing, iter(given.children)))
     return Imported(count, without_time)
 
 
@@ -293,8 +293,8 @@ class _Import:
         step = self._steps[number - 1]
         step.at = at = max(step.at, self._times[index])
         call, entity, output = step.calls[k - 1], f"action/{step.id}.{k}", message.result
-        said = self._message(index, message, [step.asked[k]], step=str(number))
-        self._unread.append(said)
+        observation = self._message(index, message, [step.asked[k]], step=str(number))
+        self._unread.append(observation)
         failed = message.failed
         if failed is None:
             failed = output is not None and output.startswith(FAILED)
@@ -308,7 +308,7 @@ class _Import:
             patch["error"] = self._time_fields(index, at=at) | _present(message=output)
             step.failure = self._time_fields(index, at=at) | {"step": step.id, "tool": call.tool}
             step.failure |= _present(input=call.inputs, output=output)
-        step.results[k] = self._say(entity, patch, at, [said, step.asked[k]], str(number), call.tool)
+        step.results[k] = self._say(entity, patch, at, [observation, step.asked[k]], str(number), call.tool)
         effect = self._given.effect_of(call.tool)
         if effect == "write" and not failed:
             self._writes.append((step.results[k], call))
@@ -353,8 +353,8 @@ class _Import:
         at, judgement = self._end_at, self._given.judgement
         outcome = "unknown" if judgement is None else "succeeded" if judgement.passed else "failed"
         replies = [message.text for message in self._given.messages if message.role == "assistant"]
-        said = next((each for each in reversed(replies) if each), None)
-        output = said if self._given.output is None else self._given.output
+        reply = next((each for each in reversed(replies) if each), None)
+        output = reply if self._given.output is None else self._given.output
         end: Patch = {"ended_at": at} if self.is_timed else {}
         patch: Patch = {"status": "ended", "outcome": self._given.outcome or outcome} | end | _present(output=output)
         patch |= {"step_count": self._total, "position": self._total} | dict(self._given.usage)

@@ -145,13 +145,13 @@ def renamed(given: Value, keys: Mapping[str, str], place: str) -> Value:
     if not keys or not isinstance(given, Mapping):
         return given
     ours = {theirs: key for key, theirs in keys.items()}
-    made: dict[str, Any] = {}
+    renamed_members: dict[str, Any] = {}
     for key, value in given.items():
         name = ours.get(key, key)
-        if name in made or (name != key and name in given and name not in ours):
+        if name in renamed_members or (name != key and name in given and name not in ours):
             raise InputError(f"{place}: has {name} and {key}; --map {name}={keys[name]} would lose one of them")
-        made[name] = value
-    return made
+        renamed_members[name] = value
+    return renamed_members
 
 
 def is_message(given: Value) -> bool:

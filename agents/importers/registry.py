@@ -88,8 +88,8 @@ def recognised(sample: Sequence[Line], importers: Sequence[Importer]) -> list[Re
     Returns:
         Each importer that recognises one of the values, with its description of the first such value.
     """
-    said = ((each, (each.recognise(line.value) for line in sample)) for each in importers)
-    found = ((each, next(filter(None, words), "")) for each, words in said)
+    verdicts = ((each, (each.recognise(line.value) for line in sample)) for each in importers)
+    found = ((each, next(filter(None, words), "")) for each, words in verdicts)
     return [Recognised(importer, what) for importer, what in found if what]
 
 

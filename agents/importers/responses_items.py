@@ -109,7 +109,7 @@ class _Turn:
         self.calls: list[ToolCall] = []
 
     def message(self) -> Message:
-        said = [
+        texts = [
             text for each in self.items if each.get("type", "message") == "message" for text in _texts(each, "content")
         ]
         thought = [
@@ -120,7 +120,7 @@ class _Turn:
         ]
         return Message(
             role="assistant",
-            content="".join(said) or None,
+            content="".join(texts) or None,
             calls=tuple(self.calls),
             rationale="\n".join(thought),
             at=self.at,

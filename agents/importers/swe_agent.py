@@ -95,24 +95,24 @@ def _messages(history: list[Any], steps: list[Mapping[str, Any]], place: str) ->
     if len(replies) != len(steps):
         if steps:
             opening = [each for each in history[: _first_reply(history)] if isinstance(each, Mapping)]
-            made = [*parse_messages(opening, place)] if opening else []
+            messages = [*parse_messages(opening, place)] if opening else []
             for step in steps:
-                made += [_reply(_response_message(step), step), _result(None, step)]
-            return made
+                messages += [_reply(_response_message(step), step), _result(None, step)]
+            return messages
         return [*parse_messages(history, place)] if history else []
-    made, number, waiting = [], 0, False
+    messages, number, waiting = [], 0, False
     for index, each in enumerate(history):
         parsed = [*parse_messages([_plain(each)], f"{place} {index}")]
         if _is_reply(each):
-            made += [_result(None, steps[number - 1])] if waiting else []
-            made += [_reply(parsed[0], steps[number]), *parsed[1:]]
+            messages += [_result(None, steps[number - 1])] if waiting else []
+            messages += [_reply(parsed[0], steps[number]), *parsed[1:]]
             number, waiting = number + 1, True
         elif waiting:
-            made += [_result(parsed[0], steps[number - 1]), *parsed[1:]]
+            messages += [_result(parsed[0], steps[number - 1]), *parsed[1:]]
             waiting = False
         else:
-            made += parsed
-    return [*made, _result(None, steps[-1])] if waiting else made
+            messages += parsed
+    return [*messages, _result(None, steps[-1])] if waiting else messages
 
 
 def _is_reply(given: Any) -> bool:

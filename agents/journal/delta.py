@@ -101,11 +101,11 @@ def _apply_below(inside: Plain, path: Path, kind: str, rest: list[Any]) -> Plain
     if kind == "splice" and not path:
         index, removed, items = rest
         return [*inside[:index], *items, *inside[index + removed :]]
-    made = inside.copy()
+    copied = inside.copy()
     if kind == "remove" and len(path) == 1:
-        del made[path[0]]
+        del copied[path[0]]
     elif kind == "set" and len(path) == 1:  # the member may be new
-        made[path[0]] = rest[0]
+        copied[path[0]] = rest[0]
     else:
-        made[path[0]] = _apply_below(inside[path[0]], path[1:], kind, rest)
-    return made
+        copied[path[0]] = _apply_below(inside[path[0]], path[1:], kind, rest)
+    return copied

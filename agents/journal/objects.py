@@ -436,10 +436,10 @@ def _object_of(tree: Mapping[str, Plain]) -> Any:
         return kind.model_construct(_fields_set=given | extra.keys(), **fields, **extra)
     if not dataclasses.is_dataclass(kind) or fields.keys() != {each.name for each in dataclasses.fields(kind)}:
         return None
-    made = object.__new__(kind)  # type: ignore[arg-type]
+    instance = object.__new__(kind)  # type: ignore[arg-type]
     for name, value in fields.items():
-        object.__setattr__(made, name, value)
-    return made
+        object.__setattr__(instance, name, value)
+    return instance
 
 
 _LOAD: dict[str, Callable[[Mapping[str, Plain]], Any]] = {

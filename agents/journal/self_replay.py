@@ -65,7 +65,11 @@ def begun_with(recording: Recording, number: int, state: Plain) -> Plain:
 
 
 def state_at(recording: Recording, number: int) -> Plain:
-    """Return the state after a step; 0 means before the first.
+    """Return the state after a step.
+
+    Args:
+        recording: The run.
+        number: The step's number; 0 means before the first step.
 
     Raises:
         InputError: That step does not exist or did not end.

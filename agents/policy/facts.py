@@ -154,9 +154,9 @@ class RunFacts:
         if self._started_at and call.started_at:
             self.time_s = max(self.time_s, (ended_at - self._started_at) / 1e6)
         if call.asked.kind == "model":
-            said = model_call(call)
-            self.input_tokens += said.get("input_tokens", 0)
-            self.output_tokens += said.get("output_tokens", 0)
+            exchange = model_call(call)
+            self.input_tokens += exchange.get("input_tokens", 0)
+            self.output_tokens += exchange.get("output_tokens", 0)
             self._pay(call)
         elif call.asked.kind == "tool" and self._loops is not None:
             self._loops.add(AnsweredCall(call.asked.hash, result_hash(call.answer, call.failure), step))

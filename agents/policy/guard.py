@@ -267,10 +267,10 @@ def _denied_call(error: PolicyDenied | ApprovalNeeded, request: RecordedRequest,
         tool = request.name if request.kind == "tool" else ""
         return Call(asked=request, failure=failure_of(error, now, tool=tool), started_at=now)
     kind = DENIED_TYPE if isinstance(error, PolicyDenied) else APPROVAL_TYPE
-    said = {"error": {"type": kind, "message": str(error), "policy": error.policy, "rule": error.rule}}
+    answer = {"error": {"type": kind, "message": str(error), "policy": error.policy, "rule": error.rule}}
     headers = [("content-type", "application/json"), (DENIED_HEADER, error.policy)]
     response = Response((), "HTTP/1.1", DENIED_STATUS, headers, 0)
-    response.add(msgspec.json.encode(said), 0)
+    response.add(msgspec.json.encode(answer), 0)
     return Call(asked=request, answer=response.answer(), started_at=now)
 
 

@@ -88,15 +88,15 @@ class CallRecorder:
         with self._lock:
             attempt.is_closed = True
             attempt.made.sort(key=_order)
-            for made in attempt.made:
-                if made.is_open and made.so_far is not None:
-                    self._settle_call(made, encoded(made.so_far(), "a response"))
-            left = [made for made in attempt.made if made.is_open]
-            for made in left:
-                error = self._unfinished_error(made)
-                made.failure = failure_of(error, self._chance.now_micros())
-                made.duration_ms = (self._chance.monotonic_s() - made.began_s) * 1000
-                made.is_open = False
+            for call in attempt.made:
+                if call.is_open and call.so_far is not None:
+                    self._settle_call(call, encoded(call.so_far(), "a response"))
+            left = [call for call in attempt.made if call.is_open]
+            for call in left:
+                error = self._unfinished_error(call)
+                call.failure = failure_of(error, self._chance.now_micros())
+                call.duration_ms = (self._chance.monotonic_s() - call.began_s) * 1000
+                call.is_open = False
         return self._unfinished_error(*left) if left else None
 
     def model(
@@ -107,7 +107,7 @@ class CallRecorder:
         shape = shape_of(client, returns, f"the model client {name}")
         kwargs = {**kwargs, **self._answers.arguments(self._run.step_number, "model", name)}
         request = volatile.asking({"args": list(args), "kwargs": kwargs} if args else {"kwargs": kwargs})
-        return self._call("model", name, "", request, shape, _ONCE, lambda step, made: client(*args, **kwargs),
+        return self._call("model", name, "", request, shape, _ONCE, lambda step, _: client(*args, **kwargs),
                           is_async=is_async_client(client))  # fmt: skip
 
     def tool(self, tool: Tool, args: Args, kwargs: dict[str, Any]) -> Any:
@@ -116,18 +116,18 @@ class CallRecorder:
         request = tool.volatile.asking(tool.request(args, kwargs))
         if tool.effect == "read":
             return self._call("tool", tool.name, "read", request, tool.shape, tool.trying,
-                              lambda step, made: tool.function(*args, **kwargs), is_async=tool.is_async)  # fmt: skip
+                              lambda step, _: tool.function(*args, **kwargs), is_async=tool.is_async)  # fmt: skip
         send = self._send_write_async if tool.is_async else self._send_write
         return self._call("tool", tool.name, "write", request, tool.shape, _ONCE,
-                          lambda step, made: send(step, made, tool, args, kwargs), is_async=tool.is_async)  # fmt: skip
+                          lambda step, _: send(step, _, tool, args, kwargs), is_async=tool.is_async)  # fmt: skip
 
     def note(self, kind: Kind, name: str, request: Plain) -> None:
         """Record something that the code states itself."""
-        self._call(kind, name, "", request, _JSON, _ONCE, lambda step, made: None, is_said=True)
+        self._call(kind, name, "", request, _JSON, _ONCE, lambda step, _: None, is_said=True)
 
     def value(self, kind: Kind, give: Callable[[], Any]) -> Any:
         """Return a clock reading, a random number or a generated id."""
-        return self._call(kind, "", "", None, _JSON, _ONCE, lambda step, made: give())
+        return self._call(kind, "", "", None, _JSON, _ONCE, lambda step, _: give())
 
     def read(self, entity: str, at: Any) -> ReadView:
         """Read an entity's state."""
@@ -201,19 +201,19 @@ class CallRecorder:
         self, kind: Kind, name: str, effect: Effect, request: Plain, shape: Shape, trying: RetryPolicy,
         ask: Callable[[OpenStep, PendingCall], Any], is_said: bool, is_inside: bool, block: CallBlock | None,
     ) -> Any:  # fmt: skip
-        step, made = self._begin(kind, name, effect, request, is_inside)
-        if not is_said and self._take_recorded_answer(step, made, is_inside):
-            return self._served(made, shape, block)
+        step, call = self._begin(kind, name, effect, request, is_inside)
+        if not is_said and self._take_recorded_answer(step, call, is_inside):
+            return self._served(call, shape, block)
         inside = partial(self._call_context, kind, None if is_inside else f"{self._run.id}#{step.number}")
         while True:
             try:
                 with inside():
-                    answer = ask(step, made)
+                    answer = ask(step, call)
                 if is_lazy(answer) and not is_inside:
-                    return self._deferred_answer(made, answer, shape, block, inside)
-                return self._end_with_answer(made, answer, shape.recorded(answer))
+                    return self._deferred_answer(call, answer, shape, block, inside)
+                return self._end_with_answer(call, answer, shape.recorded(answer))
             except BaseException as error:  # recorded, then raised again or retried
-                wait_ms = self._retry_wait(made, error, trying)
+                wait_ms = self._retry_wait(call, error, trying)
                 if wait_ms is None:
                     raise
                 self._chance.sleep_s(wait_ms / 1000)
@@ -222,22 +222,22 @@ class CallRecorder:
         self, kind: Kind, name: str, effect: Effect, request: Plain, shape: Shape, trying: RetryPolicy,
         ask: Callable[[OpenStep, PendingCall], Awaitable[Any]], is_said: bool, is_inside: bool, block: CallBlock | None,
     ) -> Any:  # fmt: skip
-        step, made = self._begin(kind, name, effect, request, is_inside)
-        if self._take_recorded_answer(step, made, is_inside):
-            if not was_lazy(decoded(made.answer)) and (wait_s := waited_s(made.failure, made.duration_ms)):
+        step, call = self._begin(kind, name, effect, request, is_inside)
+        if self._take_recorded_answer(step, call, is_inside):
+            if not was_lazy(decoded(call.answer)) and (wait_s := waited_s(call.failure, call.duration_ms)):
                 await asyncio.sleep(wait_s)  # awaited even if the wait is 0, as in a replay
-            return self._served(made, shape, block)
+            return self._served(call, shape, block)
         inside = partial(self._call_context, kind, None if is_inside else f"{self._run.id}#{step.number}")
         while True:
             try:
                 with inside():
-                    answer = await ask(step, made)
+                    answer = await ask(step, call)
                 if is_lazy(answer) and not is_inside:
-                    return self._deferred_answer(made, answer, shape, block, inside)
+                    return self._deferred_answer(call, answer, shape, block, inside)
                 data = await self._beside_loop.done(partial(shape.recorded, answer), answer)
-                return self._end_with_answer(made, answer, data)
+                return self._end_with_answer(call, answer, data)
             except BaseException as error:  # recorded, then raised again or retried
-                wait_ms = self._retry_wait(made, error, trying)
+                wait_ms = self._retry_wait(call, error, trying)
                 if wait_ms is None:
                     raise
                 await self._chance.sleep_async(wait_ms / 1000)
@@ -269,9 +269,9 @@ class CallRecorder:
     def _begin(self, kind: Kind, name: str, effect: Effect, request: Plain, is_inside: bool) -> _Begun:
         what = f"what {name} was called with" if name else kind
         asking = request if isinstance(request, VolatileRequest) else VolatileRequest(request)
-        made = PendingCall(kind, name, encoded(asking.request, what), effect, started_at=self._chance.now_micros(),
+        call = PendingCall(kind, name, encoded(asking.request, what), effect, started_at=self._chance.now_micros(),
                     ignored=asking.ignored, found_by=encoded(asking.found_by, f"the key of {name}"))  # fmt: skip
-        made.began_s = self._chance.monotonic_s()
+        call.began_s = self._chance.monotonic_s()
         with self._lock:
             step = self._run.open_step
             if step is None or step.attempt.is_closed:
@@ -280,11 +280,11 @@ class CallRecorder:
                 branch = branch_of(SCOPE.get())
                 attempt = step.attempt
                 branch = branch if branch is not None and branch.root is attempt.branch else attempt.branch
-                made.order, made.branch = branch.next(), branch.name
-                attempt.made.append(made)
+                call.order, call.branch = branch.next(), branch.name
+                attempt.made.append(call)
                 if step.committed is None and not step.is_call:
-                    made.place = (step.number, attempt.number)
-        return step, made
+                    call.place = (step.number, attempt.number)
+        return step, call
 
     def _take_recorded_answer(self, step: OpenStep, call: PendingCall, is_inside: bool) -> bool:
         """Use the recorded answer, if there is one. Return whether there is."""
@@ -406,7 +406,7 @@ class CallRecorder:
         call.is_open, call.so_far = False, None
 
     def _unfinished_error(self, *left: PendingCall) -> Unfinished:
-        names = ", ".join(made.name or made.kind for made in left)
+        names = ", ".join(call.name or call.kind for call in left)
         return Unfinished(f"run {self._run.id}: a step ended before its calls ({names}): wait for them in the step")
 
     # For answers that arrive in pieces see recorder/open_call.py
@@ -417,9 +417,9 @@ class CallRecorder:
 
     def opened(self, kind: Kind, name: str, request: Plain) -> OpenCall:
         """Begin a call that ends later."""
-        with self._begin_opened_call(kind, name, request) as (step, made, block, is_inside):
-            is_recorded = self._take_recorded_answer(step, made, is_inside)
-        return self._open(made, block, step, is_recorded=is_recorded)
+        with self._begin_opened_call(kind, name, request) as (step, call, block, is_inside):
+            is_recorded = self._take_recorded_answer(step, call, is_inside)
+        return self._open(call, block, step, is_recorded=is_recorded)
 
     def opened_run(self, name: str, request: Plain) -> OpenRun:
         """Begin a call that is a nested run (recorder/children.py)."""
@@ -428,15 +428,15 @@ class CallRecorder:
                 f"run {self._run.id}: a run of {name} within it must begin in the run's own code, not in a tool or a "
                 "model's client, whose result is recorded as a whole: begin it there with log.run, as a separate run"
             )
-        with self._begin_opened_call("run", name, request) as (step, made, block, _):
-            asked = made.asked(self._redact)
+        with self._begin_opened_call("run", name, request) as (step, call, block, _):
+            asked = call.asked(self._redact)
             place = CallSite(step.number, step.name, step.attempt.number)
             found = None if self._is_live else self._answers.call(place, asked)
-            nth = sum(1 for each in [*step.made] if (each.kind, each.branch) == ("run", made.branch)) - 1
+            nth = sum(1 for each in [*step.made] if (each.kind, each.branch) == ("run", call.branch)) - 1
             failed = sum(1 for each in step.earlier if each.ended_at) + len(step.attempts) - 1
             self._await_written()
-        opened = self._open(made, block, step, is_recorded=found is not None)
-        return OpenRun(opened, found, place, failed, made.branch, nth, asked.hash)
+        opened = self._open(call, block, step, is_recorded=found is not None)
+        return OpenRun(opened, found, place, failed, call.branch, nth, asked.hash)
 
     @contextmanager
     def _begin_opened_call(
@@ -486,8 +486,8 @@ class CallRecorder:
         asked = call.asked(self._redact)
         with self._lock:
             if step.keys is None:
-                taken = self._answers.keys(CallSite(step.number, step.name, step.attempt.number))
-                step.keys = StepKeys(self._run.task, step.number, taken)
+                keys = self._answers.keys(CallSite(step.number, step.name, step.attempt.number))
+                step.keys = StepKeys(self._run.task, step.number, keys)
             call.key = step.keys.next(tool.name, asked.counted)
         return asked.request
 

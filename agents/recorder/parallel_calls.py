@@ -105,7 +105,7 @@ def _open_step(run: Stepping) -> OpenStep | None:
 
 def is_under_way(step: OpenStep) -> bool:
     """Return whether a call or a part of such a step has not ended."""
-    return step.parts > 0 or any(made.is_open and made.so_far is None for made in step.made)
+    return step.parts > 0 or any(call.is_open and call.so_far is None for call in step.made)
 
 
 def concurrent_branch(run: Stepping) -> ExecutionBranch | None:

@@ -97,9 +97,9 @@ class RunSteps(RunCalls):
         part = part_of(self, name)
         if part is not None:
             return FunctionBranch(self, name, part, shape, trying, self._chance).call(call)
-        taken = self._reuse_step(name)
-        if taken is not None:
-            return self._given_back(taken, shape)
+        reused = self._reuse_step(name)
+        if reused is not None:
+            return self._given_back(reused, shape)
         self._begin_step(name, trying.attempts_max if is_bounded else None)
         while True:
             try:
@@ -121,9 +121,9 @@ class RunSteps(RunCalls):
         part = part_of(self, name)
         if part is not None:
             return await FunctionBranch(self, name, part, shape, trying, self._chance).call_async(call)
-        taken = self._reuse_step(name)
-        if taken is not None:
-            return self._given_back(taken, shape)
+        reused = self._reuse_step(name)
+        if reused is not None:
+            return self._given_back(reused, shape)
         self._begin_step(name, trying.attempts_max if is_bounded else None)
         while True:
             try:

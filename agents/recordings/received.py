@@ -99,9 +99,9 @@ def received(look: Look, run: Fields, run_id: str, vault: ValueCipher) -> Record
     """
     conversation = _conversation(_read_trace(look, run, run_id, vault), run_id)
     agent, outcome = run.plain("agent", conversation.agent), run.plain("outcome", "")
-    made = _MemoryEntities()
-    import_conversation(replace(conversation, agent=agent, outcome=outcome), made.observe)
-    found = imported(made.read, made.fields(f"run/{run_id}"), run_id)
+    entities = _MemoryEntities()
+    import_conversation(replace(conversation, agent=agent, outcome=outcome), entities.observe)
+    found = imported(entities.read, entities.fields(f"run/{run_id}"), run_id)
     # A conversation's times are those of its messages; spans that hold others began earlier and ended later.
     return structs.replace(found, started_at=run.plain("started_at", 0), ended_at=run.plain("ended_at", 0))
 

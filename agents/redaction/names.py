@@ -64,14 +64,14 @@ class Names:
 
     def is_secret(self, name: str) -> bool:
         """Return whether the value under this name is a secret."""
-        told = self._known_names.get(name)
-        if told is None:
-            told = self._is_secret(normal(name))
+        known = self._known_names.get(name)
+        if known is None:
+            known = self._is_secret(normal(name))
             if len(self._known_names) < _CACHED_MAX and len(name) < 100:
-                self._known_names[name] = told
-                if not told:
+                self._known_names[name] = known
+                if not known:
                     self._harmless.add(name)
-        return told
+        return known
 
     def are_harmless(self, names: Collection[object]) -> bool:
         """Return whether none of the names is a secret's."""

@@ -268,13 +268,13 @@ def _jwts_in(text: str) -> Iterator[Span]:
         parts = match[0].split(".")
         start, number = match.start(), 0
         while number < len(parts):
-            part, taken = parts[number], 1
+            part, count = parts[number], 1
             found = part.find("eyJ")
             if 0 <= found <= len(part) - RUN_CHARACTERS_MIN and number + 2 < len(parts):
-                taken = min(5, len(parts) - number)
-                yield start + found, start + sum(map(len, parts[number : number + taken])) + taken - 1
-            start += sum(map(len, parts[number : number + taken])) + taken
-            number += taken
+                count = min(5, len(parts) - number)
+                yield start + found, start + sum(map(len, parts[number : number + count])) + count - 1
+            start += sum(map(len, parts[number : number + count])) + count
+            number += count
 
 
 # The first group starts at the beginning of a run, so no run is examined twice. %40 is an @ in a URL. A quote belongs

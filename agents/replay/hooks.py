@@ -82,8 +82,8 @@ def install() -> None:
             owner = _owner(place)
             for name in names:
                 _wrap(owner, name, wrapper)
-        for made in _pointers():
-            _wrap(made, "__call__", _guard_native_call)
+        for pointer in _pointers():
+            _wrap(pointer, "__call__", _guard_native_call)
         _kept.replace()
         if not _is_hooked:
             sys.addaudithook(_audit)

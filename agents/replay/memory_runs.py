@@ -74,9 +74,9 @@ class MemoryChildren:
         """As Children."""
         if within.recording is None or not within.is_whole:
             raise WithinRun(self._run, head.agent, self._why)
-        made = in_memory(within.recording, within.answers, *self._given, call=call)
-        self._found[made.run.id] = made
-        return made.run
+        run = in_memory(within.recording, within.answers, *self._given, call=call)
+        self._found[run.run.id] = run
+        return run.run
 
 
 def in_memory(

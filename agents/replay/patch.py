@@ -116,16 +116,16 @@ class Results:
 
 def unused_results(results: Iterable[str], child: Iterable[Step]) -> list[str]:
     """Return the STEP/NAME of results that answered no call of the child's steps, in any attempt."""
-    made: Counter[tuple[int, str]] = Counter()
+    calls: Counter[tuple[int, str]] = Counter()
     for step in child:
         for attempt in step.attempts:
-            made |= Counter((step.number, call.asked.name) for call in attempt.calls)
+            calls |= Counter((step.number, call.asked.name) for call in attempt.calls)
     unused = []
     for key in results:
         position, _, called = key.partition("/")
         name, _, count = called.rpartition("#")
         name, number = (name, int(count)) if name and count.isdecimal() else (called, 1)
-        if made[int(position), name] < number:
+        if calls[int(position), name] < number:
             unused.append(key)
     return unused
 

@@ -80,8 +80,12 @@ def survey(log: LogReader, cut: Cut, runs: Mapping[str, bool]) -> ContentUse:
             except UndecodableError:  # it has a verdict, or verify reports it; it names no content
                 continue
             run = run_of(observation, runs)
-            said = observation.patch
-            if run is not None and observation.type == "run" and ("ended_at" in said or said.get("status") == "ended"):
+            patch = observation.patch
+            if (
+                run is not None
+                and observation.type == "run"
+                and ("ended_at" in patch or patch.get("status") == "ended")
+            ):
                 found.ended_ms[run] = max(found.ended_ms.get(run, 0), record.recorded_at)
             for blob in references(observation.patch.values(), log.blobs.get):
                 _take(log, found, run, blob)

@@ -129,8 +129,8 @@ class RunsScreen(DeckScreen):
 
 def _title_of(row: RunRow, known: UnendedRun | None) -> str:
     """Return the title of a run, whether it is flagged, and what is known of one that has not ended."""
-    said = ["!" if row.flagged else "", row.title or "", "" if known is None else f"({known.text})"]
-    return " ".join(filter(None, said))
+    parts = ["!" if row.flagged else "", row.title or "", "" if known is None else f"({known.text})"]
+    return " ".join(filter(None, parts))
 
 
 def wanted_runs(text: str) -> dict[str, Any]:

@@ -207,23 +207,23 @@ class RefundAgent:
 
     def _fetch_claims(self, decided: str) -> Output:
         for page in range(1, CLAIMS // PAGE + 1):
-            answer, told = self._calls.call("crm.claims", {"page": page}, [decided])
+            answer, observation = self._calls.call("crm.claims", {"page": page}, [decided])
             for claim in answer["claims"]:
                 self._claims[claim["claim"]] = claim
-                self._now(claim["claim"], {**claim, "status": "claimed"}, [told])
+                self._now(claim["claim"], {**claim, "status": "claimed"}, [observation])
         return {"claims": len(self._claims)}
 
     def _check_orders(self, _: str) -> Output:
         for name, claim in self._claims.items():
-            answer, told = self._calls.call("orders.lookup", {"order": claim["order"]}, [self._known[name]])
-            self._now(name, {"delivered": answer["delivered"], "status": "checked"}, [told])
+            answer, observation = self._calls.call("orders.lookup", {"order": claim["order"]}, [self._known[name]])
+            self._now(name, {"delivered": answer["delivered"], "status": "checked"}, [observation])
         return {"checked": len(self._claims)}
 
     def _score_risk(self, _: str) -> Output:
         for name, claim in self._claims.items():
-            answer, told = self._calls.call("risk.score", {"claim": name}, [self._known[name]])
+            answer, observation = self._calls.call("risk.score", {"claim": name}, [self._known[name]])
             claim["risk"] = answer["risk"]
-            self._now(name, {"risk": answer["risk"], "status": "scored"}, [told])
+            self._now(name, {"risk": answer["risk"], "status": "scored"}, [observation])
         return {"scored": len(self._claims)}
 
     def _approve(self, decided: str) -> Output:
@@ -236,10 +236,10 @@ class RefundAgent:
         for number, name in enumerate(self._approved_claims(), start=1):
             pay = {"claim": name, "amount_cents": self._claims[name]["amount_cents"]}
             causes = [self._known[name], *self._limit_observations()]
-            answer, told = self._calls.call("acme.refund", pay, causes, effect="write")
-            self._now(name, {"status": "paid", "reference": answer["reference"]}, [told])
+            answer, observation = self._calls.call("acme.refund", pay, causes, effect="write")
+            self._now(name, {"status": "paid", "reference": answer["reference"]}, [observation])
             if number % BATCH == 0:
-                self._last = self._journal.note(PIPELINE, {"outputs": {"paid": number}}, [told])
+                self._last = self._journal.note(PIPELINE, {"outputs": {"paid": number}}, [observation])
                 self._remember(f"{number} paid", paid=number)
         return {"paid": len(self._approved_claims())}
 

@@ -123,16 +123,16 @@ def timeline(log: refold.Log, at: refold.Cut, entities: Sequence[str]) -> list[T
         TimelineLine(rows[0].observed_at, entity, text, rows[0].source.agent)
         for entity in entities
         for rows in _by_observation(log, entity, at)
-        if (text := " ".join(said for row in rows if (said := _change_text(row))))
+        if (text := " ".join(change for row in rows if (change := _change_text(row))))
     ]
     return sorted(found, key=lambda moment: moment.at)
 
 
 def _by_observation(log: refold.Log, entity: str, at: refold.Cut) -> Iterator[list[refold.Row]]:
-    told: dict[str, list[refold.Row]] = {}
+    rows: dict[str, list[refold.Row]] = {}
     for row in log.history(entity, until=at):
-        told.setdefault(row.by, []).append(row)
-    yield from told.values()
+        rows.setdefault(row.by, []).append(row)
+    yield from rows.values()
 
 
 def _change_text(row: refold.Row) -> str:

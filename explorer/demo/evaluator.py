@@ -20,9 +20,9 @@ def judge(log: refold.Log, at: str) -> None:
     is based on.
     """
     view = log.rebuild(at)
-    pipeline, made = view[PIPELINE], payments(view)
-    refused = [each for each in made if "429" in str(each.fields.get("retries", ""))]
-    score = 1 - len(refused) / len(made)
+    pipeline, paid = view[PIPELINE], payments(view)
+    refused = [each for each in paid if "429" in str(each.fields.get("retries", ""))]
+    score = 1 - len(refused) / len(paid)
     evidence = pipeline.held_by("outputs", "paid")
     for each in refused:
         evidence += each.held_by("retries")
@@ -36,9 +36,9 @@ def judge(log: refold.Log, at: str) -> None:
         "score_max": 1.0,
         "threshold": THRESHOLD,
         "passed": score >= THRESHOLD,
-        "metrics": {"payments": len(made), "refused": len(refused)},
+        "metrics": {"payments": len(paid), "refused": len(refused)},
         "output": {"refused": [each.entity for each in refused]},
-        "rationale": f"{len(refused)} of {len(made)} payments were refused: Too Many Requests.",
+        "rationale": f"{len(refused)} of {len(paid)} payments were refused: Too Many Requests.",
         "evaluator": EVALUATOR,
         "run": RUN,
         "evaluated_at": now_micros(),

@@ -182,9 +182,9 @@ class CheckedAnswers:
         rows = self._log.history(CONFIG, since=f"@{DEPLOYED}", until=self._view.cut)
         head = ("field", "old", "new", "time", "by", "observation")
         page.table(head, [_change(row) for row in rows])
-        made = {(name, RELEASED[name], new, DEPLOYER) for name, new in OVERWRITTEN.items()}
+        overwrites = {(name, RELEASED[name], new, DEPLOYER) for name, new in OVERWRITTEN.items()}
         found = {(row.field, row.old, row.new, row.source.agent) for row in rows}
-        equal(f"changes since @{DEPLOYED}", made, found)
+        equal(f"changes since @{DEPLOYED}", overwrites, found)
         read, in_force = answers.planned_by(self._view), self._view[CONFIG].version
         equal("the overwrite stayed unread", True, read < in_force)
         page.line()
@@ -206,8 +206,8 @@ class CheckedAnswers:
         known = [(each, each.statement) for each in chain if each.statement is not None]
         equal("sources found in the log", len(chain), len(known))
         near = sorted(
-            (str(each.depth), said.entity, brief(said), said.source.agent, str(each.position),
-             each.observation[:ID_DIGITS]) for each, said in known if each.depth <= NEAR
+            (str(each.depth), text.entity, brief(text), text.source.agent, str(each.position),
+             each.observation[:ID_DIGITS]) for each, text in known if each.depth <= NEAR
         )  # fmt: skip
         page.table(("away", "entity", "what it says", "by", "place", "observation"), near, {CONFIG})
         beyond, start = len(chain) - len(near), known[-1][1].entity

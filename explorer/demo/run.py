@@ -87,9 +87,9 @@ def _happen(page: Page, checks: Checks, stage: Stage, url: str) -> AgentReport:
     stage.play("deployer", url, "deploy")
     agent = stage.start("agent", url, "--seed", str(SEED), "--cued")
     overwritten = False
-    while (told := agent.listen())["at"] != "waiting":
-        _progress(page, agent, told)
-        if "paid" in told and not overwritten:
+    while (report := agent.listen())["at"] != "waiting":
+        _progress(page, agent, report)
+        if "paid" in report and not overwritten:
             page.by(DEPLOYER, f"overwrites {CONFIG}, and tells nobody")
             stage.play("deployer", url, "overwrite")
             page.by(AGENT, "works on, and knows nothing of it")
@@ -99,19 +99,19 @@ def _happen(page: Page, checks: Checks, stage: Stage, url: str) -> AgentReport:
     status = agent.kill()
     checks.equal("exit status of the agent", -signal.SIGKILL, status)
     page.by("kill -9", f"process {agent.pid} is gone (exit status {status}), with all it had in memory;")
-    page.by("", f"{told['kept']} of its observations, the entries in the log, had been acknowledged")
+    page.by("", f"{report['kept']} of its observations, the entries in the log, had been acknowledged")
     page.line()
     page.line("   From here on only the log is asked, by a process that knows nothing else of the agent.")
-    return AgentReport(told["version"], told["state_hash"], told["kept"])
+    return AgentReport(report["version"], report["state_hash"], report["kept"])
 
 
-def _progress(page: Page, agent: Actor, told: Mapping[str, object]) -> None:
-    at = told["at"]
+def _progress(page: Page, agent: Actor, report: Mapping[str, object]) -> None:
+    at = report["at"]
     if at == "start":
         page.by(AGENT, f"process {agent.pid} begins {PIPELINE}, with flaky tools:")
         return
-    facts = [f"{told[name]} {name}" for name in FACTS if name in told]
-    failed = [f"{told['failed_tries']} failed tries"] if told["failed_tries"] else []
+    facts = [f"{report[name]} {name}" for name in FACTS if name in report]
+    failed = [f"{report['failed_tries']} failed tries"] if report["failed_tries"] else []
     step = at if at in STEPS else STEPS[PAYING - 1]
     page.by("", f"  {step:<14} {', '.join([*facts, *failed]) or 'done'}")
 

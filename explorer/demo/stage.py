@@ -57,8 +57,8 @@ class Actor:
         line = self._process.stdout.readline()
         if not line:
             raise self._failure(self._process.wait())
-        told: dict[str, Any] = json.loads(line)
-        return told
+        report: dict[str, Any] = json.loads(line)
+        return report
 
     def go_on(self) -> None:
         """Send the line that the process waits for."""

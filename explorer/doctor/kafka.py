@@ -62,22 +62,22 @@ def workers(clients: Clients, admin: AdminClient, address: Address, timeout_s: f
     except RefoldError as error:
         yield Finding(subject, False, str(error), REMEDY)
     except KafkaException as failed:
-        said = storage_error(f"the group {topics.group} cannot be read", failed, clients.last_error)
-        yield Finding(subject, False, str(said), REMEDY)
+        problem = storage_error(f"the group {topics.group} cannot be read", failed, clients.last_error)
+        yield Finding(subject, False, str(problem), REMEDY)
 
 
 def _alive(members: list[Member], partitions: list[int], group: str, url: str) -> str:
     if not members:
         return (f"none in the group {group}: no worker folds, and reading works without; to start one: "
                 f"refold worker --log {url} --data DIR")  # fmt: skip
-    said = [f"{each.url or each.client_id} {_partitions_text(each.partitions)}" for each in members]
+    texts = [f"{each.url or each.client_id} {_partitions_text(each.partitions)}" for each in members]
     free = {*partitions}.difference(*(each.partitions for each in members))
-    said += (
+    texts += (
         [f"{_partitions_text(sorted(free))} without a worker, as for a moment while workers join and leave"]
         if free
         else []
     )
-    return f"{len(members)} alive: {'; '.join(said)}"
+    return f"{len(members)} alive: {'; '.join(texts)}"
 
 
 def _partitions_text(partitions: list[int] | tuple[int, ...]) -> str:
@@ -263,5 +263,5 @@ def _check_registered(log: Log) -> Iterator[Finding]:
                     if registry.unknown(wire_id) is UnknownId.MISSING]  # fmt: skip
     except RegistryUnavailable:
         return  # reported above
-    said = f"the registry lacks {', '.join(gone)}" if gone else "the registry holds the schema of every type"
-    yield Finding("registered", not gone, said, "restore the registry's data: it was emptied, or is another one")
+    text = f"the registry lacks {', '.join(gone)}" if gone else "the registry holds the schema of every type"
+    yield Finding("registered", not gone, text, "restore the registry's data: it was emptied, or is another one")

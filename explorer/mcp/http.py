@@ -47,8 +47,8 @@ class McpSite:
         if request.path != PATH:
             return problem(404, f"{request.path[:100]}: there is no such page; messages of MCP are posted to {PATH}")
         if request.method != "POST":
-            said = problem(405, f"{PATH} takes messages with POST; it opens no stream and keeps no session")
-            return said._replace(headers={"Allow": "POST"})
+            refusal = problem(405, f"{PATH} takes messages with POST; it opens no stream and keeps no session")
+            return refusal._replace(headers={"Allow": "POST"})
         return Route(LANE)
 
     def answer(self, request: Request) -> PageResponse:

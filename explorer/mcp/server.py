@@ -273,5 +273,5 @@ def one_line_logs() -> None:
 class _OneLineFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         error = record.exc_info[1] if record.exc_info else None
-        said = " ".join(record.getMessage().split())[:500]
-        return f"refold: {said}" + (f" ({type(error).__name__})" if error is not None else "")
+        message = " ".join(record.getMessage().split())[:500]
+        return f"refold: {message}" + (f" ({type(error).__name__})" if error is not None else "")

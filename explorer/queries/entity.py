@@ -145,8 +145,8 @@ class WhyQuery:
 
 def opened_chain_json(log: AgentLog, chain: list[TraceLink], cut: Cut) -> list[dict[str, Any]]:
     """Return a chain of causes in JSON. Sealed values are opened if their key is available."""
-    told = [Opener(log).link(why_json(link, log.port.registry)) for link in chain]
-    found: list[dict[str, Any]] = untimed_json(log, told, cut)
+    links = [Opener(log).link(why_json(link, log.port.registry)) for link in chain]
+    found: list[dict[str, Any]] = untimed_json(log, links, cut)
     return found
 
 

@@ -75,8 +75,8 @@ class FindQuery:
         payloads = set(Fields(view, log.vault).payloads)
         for field, value in view.fields.items():
             try:
-                said = words(_content_of(log, name, field, value) if field in payloads else view.shown()[field])
-                if any(wanted in each.casefold() for each in said):
+                texts = words(_content_of(log, name, field, value) if field in payloads else view.shown()[field])
+                if any(wanted in each.casefold() for each in texts):
                     places.append(field)
             except (NotAnswerable, CorruptionError):
                 unread.append(field)

@@ -103,9 +103,9 @@ def words(left: Any, right: Any) -> tuple[list[TextPiece], list[TextPiece]] | No
     matcher = difflib.SequenceMatcher(None, a, b, autojunk=False)
     sides: tuple[list[TextPiece], list[TextPiece]] = ([], [])
     for kind, a1, a2, b1, b2 in matcher.get_opcodes():
-        for side, said in zip(sides, ("".join(a[a1:a2]), "".join(b[b1:b2])), strict=True):
-            if said:
-                side.append(TextPiece(visible(said), kind != "equal"))
+        for side, text in zip(sides, ("".join(a[a1:a2]), "".join(b[b1:b2])), strict=True):
+            if text:
+                side.append(TextPiece(visible(text), kind != "equal"))
     return sides
 
 

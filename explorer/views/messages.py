@@ -51,11 +51,11 @@ def asked(request: Any) -> ModelRequest | None:
         if isinstance(left.get(name), str | list | dict):
             found.append(ModelMessage("system", tuple(_parts(left.pop(name)))))
     for name in ("messages", "input", "contents", "prompt"):
-        said = left.get(name)
-        if isinstance(said, str):
-            found.append(ModelMessage("user", (MessagePart("text", said),)))
-        elif isinstance(said, list) and said and all(map(_is_message, said)):
-            found += [_message(each) for each in said]
+        member = left.get(name)
+        if isinstance(member, str):
+            found.append(ModelMessage("user", (MessagePart("text", member),)))
+        elif isinstance(member, list) and member and all(map(_is_message, member)):
+            found += [_message(each) for each in member]
         else:
             continue
         del left[name]
@@ -71,13 +71,13 @@ def answered(answer: Any) -> tuple[ModelMessage, ...]:
     if not isinstance(answer, Mapping):
         return ()
     if isinstance(answer.get("choices"), list):
-        said = [each.get("message") for each in answer["choices"] if isinstance(each, Mapping)]
-        return tuple(_message(each) for each in said if isinstance(each, Mapping))
+        messages = [each.get("message") for each in answer["choices"] if isinstance(each, Mapping)]
+        return tuple(_message(each) for each in messages if isinstance(each, Mapping))
     if isinstance(answer.get("output"), list) and all(map(_is_message, answer["output"])):
         return tuple(_message(each) for each in answer["output"])
     if isinstance(answer.get("candidates"), list):
-        said = [each.get("content") for each in answer["candidates"] if isinstance(each, Mapping)]
-        return tuple(_message(each) for each in said if isinstance(each, Mapping))
+        messages = [each.get("content") for each in answer["candidates"] if isinstance(each, Mapping)]
+        return tuple(_message(each) for each in messages if isinstance(each, Mapping))
     if isinstance(answer.get("message"), Mapping):
         return (_message(answer["message"]),)
     if answer.get("role") in ROLES or isinstance(answer.get("tool_calls"), list):

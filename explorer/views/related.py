@@ -35,12 +35,12 @@ class Evaluation(NamedTuple):
     @property
     def text(self) -> str:
         """The result in words, such as `payments: failed, 0.75 of 1, at least 0.95 was needed`."""
-        said = [] if self.passed is None else ["passed" if self.passed else "failed"]
+        parts = [] if self.passed is None else ["passed" if self.passed else "failed"]
         if self.score is not None:
-            said.append(f"{self.score:g}" + ("" if self.score_max is None else f" of {self.score_max:g}"))
+            parts.append(f"{self.score:g}" + ("" if self.score_max is None else f" of {self.score_max:g}"))
         if self.threshold is not None:
-            said.append(f"at least {self.threshold:g} was needed")
-        return f"{self.name or 'evaluation'}: {', '.join(said) or 'no result'}"
+            parts.append(f"at least {self.threshold:g} was needed")
+        return f"{self.name or 'evaluation'}: {', '.join(parts) or 'no result'}"
 
 
 class HealingOfRun(NamedTuple):
@@ -93,7 +93,7 @@ def related(log: AgentLog, run: str, cut: Cut) -> RelatedRecords:
         key=lambda each: (each.run, each.attempt),
     )
     agents = facts(log, AGENT, agent_run, cut)
-    agent = next((name.partition("/")[2] for name, made in agents.items() if made == run), "")
+    agent = next((name.partition("/")[2] for name, run_of_agent in agents.items() if run_of_agent == run), "")
     shown = sorted(judged, key=lambda each: each.entity)[:LISTED_MAX]
     return RelatedRecords(tuple(shown), len(judged) - len(shown), tuple(healed[:LISTED_MAX]), agent)
 

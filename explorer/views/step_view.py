@@ -162,7 +162,7 @@ def step_shown(
         not_known = str(error)
     given: Any = redact(step_json(step, has_code=run.has_code))
     is_asked = any(call.asked.kind == "model" for call in step.calls)
-    said = () if is_asked or not isinstance(before, dict) else messages_of(before.get("messages"))
+    messages = () if is_asked or not isinstance(before, dict) else messages_of(before.get("messages"))
     return {
         "step": given,
         "is_recorded": bool(step.attempts),
@@ -176,7 +176,7 @@ def step_shown(
         "changed_count": len(changed),
         "before": before,
         "after": after,
-        "context": said,
+        "context": messages,
         "observed": {} if step.attempts else redact(observed_of(log, run, [step], cut).get(step.number, {})),
         "reads": reads,
         "not_known": not_known,
@@ -188,12 +188,12 @@ def _calls(run: Recording, step: Step, given: dict[str, Any], redact: Redact) ->
     already.
     """
     before = _asked_before(run, step, redact)
-    for call, told in zip(step.calls, given["calls"], strict=True):
-        made = _call(told, given["failure"])
+    for call, shown in zip(step.calls, given["calls"], strict=True):
+        view = _call(shown, given["failure"])
         if call.asked.kind == "model":
-            made |= {"said_before": _in_common(before, made["exchange"]), "facts": model_facts(call)}
-            before = made["exchange"] or before
-        yield made
+            view |= {"said_before": _in_common(before, view["exchange"]), "facts": model_facts(call)}
+            before = view["exchange"] or before
+        yield view
 
 
 def _asked_before(run: Recording, step: Step, redact: Redact) -> ModelRequest | None:

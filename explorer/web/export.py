@@ -54,10 +54,10 @@ def run_file(log: AgentLog, run: str, at: str | None, redact: Redact | None, log
         step_shown(log, found, step, begun_with(found, step.number, before), after, cut, hide)[0]
         for step, (before, after) in zip(found.steps, pairwise(states(found)), strict=False)
     ]
-    told = cast("dict[str, Any]", hide(run_json(found)))
+    tree = cast("dict[str, Any]", hide(run_json(found)))
     return _file(
-        "export_run.html", f"{told['title'] or f'Run {run_id}'}", cut, redact, log_url,
-        [("the run", RunQuery(run_id, str(cut)))], run={**NOT_WITHIN, **told}, shown=shown, number=opening_step(found),
+        "export_run.html", f"{tree['title'] or f'Run {run_id}'}", cut, redact, log_url,
+        [("the run", RunQuery(run_id, str(cut)))], run={**NOT_WITHIN, **tree}, shown=shown, number=opening_step(found),
         timeline=timeline(found)._replace(scales=()), here=lambda step, **_: f"#step-{step}",
     )  # fmt: skip
 

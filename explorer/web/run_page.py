@@ -86,8 +86,8 @@ def _long_run_page(view: PageView, cut: Cut, long: LongRun, query: RunQuery) -> 
     found = long.window(number - WINDOW_AROUND, number + WINDOW_AROUND)
     run = replace(found.head, steps=found.steps)
     listed = list(step_rows(view.log, run, number, WINDOW_AROUND, cut))
-    told = {**NOT_WITHIN, **run_json(run), "steps": found.total, "usage": None}
-    given: dict[str, Any] = {"run": told, "number": number, "listed": listed, "is_part": True}
+    tree = {**NOT_WITHIN, **run_json(run), "steps": found.total, "usage": None}
+    given: dict[str, Any] = {"run": tree, "number": number, "listed": listed, "is_part": True}
     shown: list[tuple[str, Query]] = [("the run", query)]
     if view.get("part") == "steps":
         return view.render(

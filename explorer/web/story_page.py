@@ -43,12 +43,12 @@ def story_page(view: PageView) -> bytes:
     chapters: list[StoryStep] = []
     left_out = count = 0
     for step in run.steps:
-        told = tuple(_step_sentences(step))
-        count += len(told)
+        sentences = tuple(_step_sentences(step))
+        count += len(sentences)
         if count > SENTENCES_MAX:
             left_out = len(run.steps) - len(chapters)
             break
-        chapters.append(StoryStep(step.number, step.name, told))
+        chapters.append(StoryStep(step.number, step.name, sentences))
     return view.render(
         "story.html", run.title or f"Run {run_id}", cut, [("the run", RunQuery(run_id, str(cut)))], run=run,
         opening=list(_opening(run)), chapters=chapters, ending=list(_ending(run)), left_out=left_out,
@@ -98,9 +98,9 @@ def _call_sentences(call: Call) -> Iterator[Sentence]:
         )
     elif call.asked.kind == "model":
         texts = [str(part.value) for each in answered(call.answer) for part in each.parts if part.kind == "text"]
-        said = " ".join(texts) if texts else call.answer
+        answer = " ".join(texts) if texts else call.answer
         named = "" if name == "model" else f" {name}"
-        yield Sentence("said", _sentence(f"It asked the model{named}, which answered {_value_text(said)}"))
+        yield Sentence("said", _sentence(f"It asked the model{named}, which answered {_value_text(answer)}"))
     elif call.asked.kind == "read":
         yield Sentence("did", f"It looked up {name}.")
     elif call.asked.kind == "observe":

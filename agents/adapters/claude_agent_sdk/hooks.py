@@ -143,13 +143,13 @@ class RefoldHooks(LogContext):
             patch["tags"] = [f"{TAG}{self._policy.name}"]
         if decision is not None:
             patch["status"] = "rejected"
-        said = self._log.observe(entity, patch, source=self._source(run, tool))
-        self._log.link(entity, "of", f"run/{run}", source=self._source(run, tool), causes=[said])
+        observation = self._log.observe(entity, patch, source=self._source(run, tool))
+        self._log.link(entity, "of", f"run/{run}", source=self._source(run, tool), causes=[observation])
         if decision is not None and decision.action == "deny":
             denial = denial_patch(decision, asked, f"{run}#", now) | {"object": entity}
             del denial["step"]
             self._log.observe(
-                f"audit_event/{entity.partition('/')[2]}", denial, source=self._source(run), causes=[said]
+                f"audit_event/{entity.partition('/')[2]}", denial, source=self._source(run), causes=[observation]
             )
         self._log.flush()
         if decision is not None:

@@ -56,7 +56,7 @@ class ThreadWriter:
         """Record a checkpoint, and then that its thread has it. The caller's flush makes it durable."""
         index = self._reader.thread(key.thread)
         parent = self._reader.checkpoint(key._replace(checkpoint=new.parent)) if new.parent else StoredCheckpoint()
-        said = self._put_checkpoint(key, index, new, parent)
+        observation = self._put_checkpoint(key, index, new, parent)
         patch: dict[str, Any] = {"checkpoints": 1}
         cleared = []
         if not key.namespace:
@@ -67,7 +67,7 @@ class ThreadWriter:
                 head = self._reader.checkpoint(key._replace(checkpoint=index.head)) if index.head else parent
                 patch["values"] = _changes(head.values, new.values, new.shown)
         self._begin(key.thread, index)
-        self._enter(key.thread, index, {"put": [list(_listed_checkpoint(key, new))]}, patch, [said], cleared)
+        self._enter(key.thread, index, {"put": [list(_listed_checkpoint(key, new))]}, patch, [observation], cleared)
 
     def _put_checkpoint(
         self, key: CheckpointKey, index: ThreadIndex, new: NewCheckpoint, parent: StoredCheckpoint

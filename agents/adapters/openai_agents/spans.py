@@ -75,8 +75,8 @@ def key_of(span: Span[Any]) -> SpanKey:
     """Return a span's key."""
     data = span.span_data
     name = getattr(data, "name", None) or getattr(data, "agent_name", None) or data.type
-    said = (span.trace_id, span.span_id, span.parent_id or "", data.type, name)
-    return SpanKey(*map(_text, said))
+    identity = (span.trace_id, span.span_id, span.parent_id or "", data.type, name)
+    return SpanKey(*map(_text, identity))
 
 
 def ended(span: Span[Any], now_micros: int) -> EndedSpan:
@@ -157,8 +157,8 @@ def _response_of(members: dict[str, Any]) -> dict[str, Any]:
 def _failure(error: Any, at: int) -> Failure | None:
     if error is None:
         return None
-    said = error if isinstance(error, dict) else {"message": str(error)}
-    message, data = str(said.get("message") or ""), said.get("data")
+    details = error if isinstance(error, dict) else {"message": str(error)}
+    message, data = str(details.get("message") or ""), details.get("data")
     detail = data.get("error") if isinstance(data, dict) else None
     shown = decoded(log_safe(json_of(data))) if data else None
     return Failure(

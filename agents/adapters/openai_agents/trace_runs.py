@@ -74,9 +74,9 @@ class TraceRuns:
         if found is None or step.number <= found.steps + head.missed_steps:
             return
         number = found.steps + 1
-        made = [_pending_call(each) for each in step.calls]
+        calls = [_pending_call(each) for each in step.calls]
         attempt = PendingAttempt(
-            1, step.started_at, made, failure=step.failure, ended_at=max(step.ended_at, step.started_at)
+            1, step.started_at, calls, failure=step.failure, ended_at=max(step.ended_at, step.started_at)
         )
         sink = found.captured.sink
         sink.step_begun(number, step.name, 1, step.started_at)
@@ -96,8 +96,8 @@ class TraceRuns:
             return
         failure, outcome = end.failure, end.outcome
         if failure is None and (head.missed_steps or head.missed_spans):
-            said = f"{head.missed_steps} steps and the content of {head.missed_spans} spans were not recorded"
-            failure, outcome = Failure(exception=GAP, message=said, at=end.at), "failed"
+            message = f"{head.missed_steps} steps and the content of {head.missed_spans} spans were not recorded"
+            failure, outcome = Failure(exception=GAP, message=message, at=end.at), "failed"
         output, at = None if head.source else end.output, max(end.at, found.resumed_at)
         found.captured.sink.ended(outcome, output, failure, at)
         self._open.pop(id(head), None)

@@ -205,8 +205,8 @@ class TraceSteps:
         if kind == "handoff":
             asked = {"choice": f"handoff to {members.get('to_agent')}", "why": "", "options": None}
         elif kind == "guardrail":
-            said = "stopped it" if members.get("triggered") else "let it pass"
-            asked = {"choice": f"guardrail {span.key.name} {said}", "why": "", "options": None}
+            verdict = "stopped it" if members.get("triggered") else "let it pass"
+            asked = {"choice": f"guardrail {span.key.name} {verdict}", "why": "", "options": None}
         else:
             return None
         return TracedCall("decide", "", asked, None, span.failure, span.started_at, span.ended_at)

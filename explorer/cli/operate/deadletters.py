@@ -211,13 +211,15 @@ def show(target: LogTarget, position: str, as_json: bool) -> int:
     screen = Screen()
     with target.read() as log:
         (letter,) = dead_letters_at(log.port, positions_of([position]))
-        told = retry_status(log, letter) if is_kafka(target.url) else None
+        status = retry_status(log, letter) if is_kafka(target.url) else None
         if as_json:
-            screen.json({**whole_json(letter, log.port.registry), "retry": None if told is None else report_json(told)})
+            screen.json(
+                {**whole_json(letter, log.port.registry), "retry": None if status is None else report_json(status)}
+            )
             return 0
         show_letter(screen, letter, log.port.registry)
-        if told is not None:
-            screen.say(f"retry        {told.text}")
+        if status is not None:
+            screen.say(f"retry        {status.text}")
     return 0
 
 

@@ -111,17 +111,17 @@ def retry(
     if is_dry or not is_kafka(target.url):
         with target.read() as log:
             found = dead_letters_at(log.port, named) if named else list(chosen.among(log))
-            told, _ = _plan(log, found, again=again)
+            reports, _ = _plan(log, found, again=again)
     else:
         with target.write(make=False) as log:
             found = dead_letters_at(log.port, named) if named else list(chosen.among(log))
-            told, ready = _plan(log, found, again=again)
-            told = _carried_out(log, told, ready, wait_s)
+            reports, ready = _plan(log, found, again=again)
+            reports = _carried_out(log, reports, ready, wait_s)
     if as_json:
-        screen.json({"applied": not is_dry, "deadletters": [report_json(each) for each in told]})
+        screen.json({"applied": not is_dry, "deadletters": [report_json(each) for each in reports]})
     else:
-        _show(screen, told, is_dry=is_dry)
-    return int(any("refused" in (each.outcome, each.fate) for each in told))
+        _show(screen, reports, is_dry=is_dry)
+    return int(any("refused" in (each.outcome, each.fate) for each in reports))
 
 
 def kafka_port(log: Log) -> KafkaLog:
@@ -143,14 +143,14 @@ def kafka_port(log: Log) -> KafkaLog:
 
 def never_retried(log: Log, found: Iterable[DeadLetterView]) -> list[DeadLetterView]:
     """Return the dead letters that were not retried yet."""
-    told, _ = _plan(log, list(found), again=False)
-    return [each.letter for each in told if each.outcome != "retried"]
+    reports, _ = _plan(log, list(found), again=False)
+    return [each.letter for each in reports if each.outcome != "retried"]
 
 
 def retry_status(log: Log, letter: DeadLetterView) -> RetryReport:
     """Report whether a dead letter was retried and with which result, or else what a retry would do."""
-    (told,), _ = _plan(log, [letter], again=False)
-    return told
+    (report,), _ = _plan(log, [letter], again=False)
+    return report
 
 
 def _plan(
@@ -185,8 +185,8 @@ def _show(screen: Screen, reports: Sequence[RetryReport], *, is_dry: bool) -> No
         "ready": "would be appended", "appended": "appended", "refused": "would be refused again",
         "retried": "retried before (--again repeats them)",
     }  # fmt: skip
-    said = [f"{counts[outcome]:,} {text}" for outcome, text in words.items() if counts[outcome]]
-    screen.say("; ".join(said) if said else "no dead letters match")
+    parts = [f"{counts[outcome]:,} {text}" for outcome, text in words.items() if counts[outcome]]
+    screen.say("; ".join(parts) if parts else "no dead letters match")
     if waiting:
         screen.say(
             f"{waiting:,} wait for a worker's decision: see that one runs, then `refold deadletters show` says it"

@@ -205,12 +205,12 @@ def _watch(screen: SinkScreen, metrics: SinkMetrics | None, *, is_of_changes: bo
     lag.
     """
 
-    def wrote(taken: Load | Batch | SinkCommit) -> None:
-        changes = 0 if isinstance(taken, Load) else taken.changes
-        if isinstance(taken, Batch):
-            entities = len(taken.states)
+    def wrote(written: Load | Batch | SinkCommit) -> None:
+        changes = 0 if isinstance(written, Load) else written.changes
+        if isinstance(written, Batch):
+            entities = len(written.states)
         else:
-            entities = taken.total if isinstance(taken, Load) else taken.entities
+            entities = written.total if isinstance(written, Load) else written.entities
         screen.wrote(changes)
         if metrics is not None:
             metrics.committed(changes, entities)

@@ -123,8 +123,8 @@ class MixedFiles:
         try:
             done = import_conversation(conversation, recorder.observe, self.transcripts.append)
         except InputError as error:
-            said = str(error)
-            raise InputError(said if said.startswith(f"{place}:") else f"{place}: {said}") from error
+            reason = str(error)
+            raise InputError(reason if reason.startswith(f"{place}:") else f"{place}: {reason}") from error
         self.conversations += done.conversations
         self.without_time += done.without_time
 
@@ -303,9 +303,9 @@ def _report(
     screen: Screen, intake: Intake, arrival: MixedFiles, files: list[tuple[str, FoundFormat]], as_json: bool
 ) -> None:
     if as_json:
-        told = {"read": intake.read, "new": intake.new, "known": intake.known, "entities": len(intake.entities)}
+        counts = {"read": intake.read, "new": intake.new, "known": intake.known, "entities": len(intake.entities)}
         listed = [{"file": name, "format": each.name, "found": each.what or None} for name, each in files]
-        screen.json({**told, "files": listed, **(_conversations_json(arrival) if arrival.has_conversations else {})})
+        screen.json({**counts, "files": listed, **(_conversations_json(arrival) if arrival.has_conversations else {})})
         return
     for name, each in files:
         if each.what:

@@ -142,8 +142,8 @@ def settle(
         if asked is not None:
             found = ledger.settle_by(effect.key, asked, by=who, note=note)
         else:
-            told = NotDone() if result is None else Done(_value(result))
-            found = ledger.settle(effect.key, told, by=who, note=note)
+            outcome = NotDone() if result is None else Done(_value(result))
+            found = ledger.settle(effect.key, outcome, by=who, note=note)
         if as_json:
             screen.json(effect_json(ledger, found))
         elif found.status == "unknown":

@@ -195,10 +195,10 @@ def run(places: tuple[Path, ...], agent: str | None, confined: bool, as_json: bo
     screen = Screen()
     results = []
     for path in _files(places):
-        tree, said, is_good = _result(path, agent, confined=confined)
+        tree, lines, is_good = _result(path, agent, confined=confined)
         results.append({"file": str(path), **tree})
         if not as_json:
-            for line in said.splitlines():
+            for line in lines.splitlines():
                 screen.say(line, "green" if is_good else "red")
     bad = sum(not each["passed"] for each in results)
     if as_json:

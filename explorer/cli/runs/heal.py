@@ -192,18 +192,18 @@ def _apply(
         healer = Healer(log, plan, setting)
         try:
             with healing_lease(log, run_id):
-                made = healer.apply_or_stop(run_id) if is_supervised else healer.apply(run_id)
+                attempts = healer.apply_or_stop(run_id) if is_supervised else healer.apply(run_id)
         except HealedElsewhere as error:
             click.echo(f"refold: {error}", err=True)
             return ELSEWHERE
     if as_json:
-        screen.json([each.json() for each in made])
-    elif not made:
+        screen.json([each.json() for each in attempts])
+    elif not attempts:
         screen.say(f"nothing is wrong with run {run_id}")
     else:
-        for each in made:
+        for each in attempts:
             _show_attempt(screen, each)
-    return 0 if not made or made[-1].status in DONE else 1
+    return 0 if not attempts or attempts[-1].status in DONE else 1
 
 
 def _show_attempt(screen: Screen, each: Healing) -> None:
@@ -276,9 +276,9 @@ def _keep(
 def _last_healed(log: AgentLog, run: str) -> Healing | None:
     """Return the last attempt that healed a run, or its continuation if that one failed and was healed."""
     while True:
-        made = healings(log, run)
-        healed = [each for each in made if each.status == "healed"]
-        later = [each.healed_by for each in made if each.healed_by not in ("", run)]
+        attempts = healings(log, run)
+        healed = [each for each in attempts if each.status == "healed"]
+        later = [each.healed_by for each in attempts if each.healed_by not in ("", run)]
         if healed or not later:
             return healed[-1] if healed else None
         run = later[-1]

@@ -98,11 +98,11 @@ class Lines:
         return f"{_text(decided['choice'])}{f': {why}' if why else ''}{among}"
 
     def _attempt(self, attempt: Attempt) -> str:
-        made = f" after {counted(len(attempt.calls), 'call')}" if attempt.calls else ""
+        calls = f" after {counted(len(attempt.calls), 'call')}" if attempt.calls else ""
         if attempt.failure is None:
             return f"{attempt.number} was cut short, or continues: what it did is not recorded  [unknown]"
         wait = f"; again after {attempt.backoff_ms} ms" if attempt.backoff_ms else ""
-        return f"{attempt.number} failed{made}: {self.failure(attempt.failure)}{wait}"
+        return f"{attempt.number} failed{calls}: {self.failure(attempt.failure)}{wait}"
 
     def edit(self, edit: Edit) -> str:
         """Format one change of the state."""

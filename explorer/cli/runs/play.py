@@ -79,8 +79,8 @@ def play(
         ended = run_program(pointed.arguments, {**environment, **pointed.variables})
     finally:
         serving.close()
-    said = f"{counted(replaying.served, 'request')} answered from run {run_id}, {replaying.waiting} not requested"
-    click.echo(f"refold: {said}", err=True)
+    summary = f"{counted(replaying.served, 'request')} answered from run {run_id}, {replaying.waiting} not requested"
+    click.echo(f"refold: {summary}", err=True)
     return exit_as(ended) or (1 if replaying.unrecorded else 0)
 
 

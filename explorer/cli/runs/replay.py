@@ -151,8 +151,8 @@ def _print_step(screen: Screen, each: SteppedState) -> None:
     for edit in each.step.delta:
         screen.say(f"  state     {lines.edit(edit)}")
     if each.step.hash:
-        said = "" if each.is_whole else "  which does not match its content"
-        screen.say(f"  hash      {each.step.hash}{said}", "dim" if each.is_whole else "red")
+        note = "" if each.is_whole else "  which does not match its content"
+        screen.say(f"  hash      {each.step.hash}{note}", "dim" if each.is_whole else "red")
 
 
 def _edges(recording: Recording) -> str:

@@ -43,12 +43,12 @@ def main(order: str) -> None:
     """Handle one refund request."""
     messages: list[Any] = [{"role": "user", "content": f"Refund order {order} if it was paid."}]
     while True:
-        said = ask(messages)
-        messages.append(said)
-        if not said.get("tool_calls"):
-            print(said["content"])
+        reply = ask(messages)
+        messages.append(reply)
+        if not reply.get("tool_calls"):
+            print(reply["content"])
             return
-        for call in said["tool_calls"]:
+        for call in reply["tool_calls"]:
             given = json.loads(call["function"]["arguments"])
             result = refund(**given) if call["function"]["name"] == "refund" else find_order(**given)
             messages.append({"role": "tool", "tool_call_id": call["id"], "content": json.dumps(result)})

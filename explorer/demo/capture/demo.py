@@ -83,8 +83,8 @@ def _record_run(where: Path, agent: Sequence[str], environment: Mapping[str, str
             provider.terminate()
 
 
-def _show(said: str, *command: str) -> None:
-    click.echo(f"\n{said}\n\n  $ {' '.join(command)}\n")
+def _show(heading: str, *command: str) -> None:
+    click.echo(f"\n{heading}\n\n  $ {' '.join(command)}\n")
 
 
 def _call(command: Sequence[str], environment: Mapping[str, str]) -> str:

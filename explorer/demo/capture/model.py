@@ -26,8 +26,8 @@ def reply(messages: list[Any]) -> dict[str, Any]:
 def call(name: str, arguments: dict[str, Any], number: int) -> dict[str, Any]:
     """Return a message that calls a tool."""
     function = {"name": name, "arguments": json.dumps(arguments)}
-    made = [{"id": f"call_{number}", "type": "function", "function": function}]
-    return {"role": "assistant", "content": None, "tool_calls": made}
+    calls = [{"id": f"call_{number}", "type": "function", "function": function}]
+    return {"role": "assistant", "content": None, "tool_calls": calls}
 
 
 class Provider(BaseHTTPRequestHandler):

@@ -46,8 +46,8 @@ def watch(run: refold.Run) -> dict[str, int]:
     run.state.setdefault("next", 1)
     while True:
         with run.step("decide"):
-            said = run.model(model, system=SYSTEM, pages=run.state["pages"], following=run.state["next"])
-            run.state["call"] = said["call"]
+            answer = run.model(model, system=SYSTEM, pages=run.state["pages"], following=run.state["next"])
+            run.state["call"] = answer["call"]
         call = run.state["call"]
         if call["tool"] == "publish":
             with run.step("publish"):

@@ -184,7 +184,15 @@ def _check_purity(function: Function, reducer: Custom, asserted: Sequence[Any]) 
 
 
 def check_type(source: str | os.PathLike[str] | TypeDefinition, *, examples: int = EXAMPLES) -> None:
-    """Check a type with all its reducers against the laws; `source` is a definition or the path of its .avsc file."""
+    """Check a type with all its reducers against the laws.
+
+    Args:
+        source: A definition, or the path of its .avsc file.
+        examples: How many random histories to fold.
+
+    Raises:
+        BrokenLaw: A law does not hold. The message shows the history.
+    """
     definition = source if isinstance(source, TypeDefinition) else load_type(Path(source), code_of)
     fold = Fold(definition)
 

@@ -91,8 +91,12 @@ class SinkSamples:
         return sample_type(**fields)
 
     def assertion(self, entity: str, number: int, **patch: Any) -> Observation:
-        """Return the number-th observation of an agent, one second after the previous one. The default patch sets
-        `last`.
+        """Return one observation of an agent, one second after the previous one.
+
+        Args:
+            entity: The observed entity.
+            number: The observation's `seq`.
+            **patch: The fields [`last` is set to the number].
         """
         source = Source("agent", "run", seq=number)
         return Observation(entity, 1_700_000_000_000_000 + number * 1_000_000, source=source,
@@ -101,6 +105,10 @@ class SinkSamples:
     def history(self, seed: int, length: int) -> list[Observation]:
         """Return observations in the order of arrival, with late ones, repeats, corrections, retractions, clears and
         links.
+
+        Args:
+            seed: Equal seeds give equal histories.
+            length: The number of observations.
         """
         return sample_history(seed, length)
 
