@@ -19,8 +19,8 @@ import refold
 from refold.agents.golden.add import portable
 from refold.agents.golden.file import Golden, write
 from refold.streams import temporary
+from refold_tests.code_histories import History
 from refold_tests.command import COMMAND, environment, refold_command
-from refold_tests.histories_of_code import History
 from refold_tests.tree import ROOT, shipped_files
 from refold_tests.waiting import await_true
 

@@ -21,7 +21,7 @@ from refold.agents.otel import spans as spans_of
 from refold.avro.errors import InputError
 from refold.streams.exchange.limits import FileLimits
 from refold.testing.importers import check_importer, imports_of
-from refold_tests.made_runs import model, run_of, step, tool
+from refold_tests.handmade_runs import model, run_of, step, tool
 from refold_tests.tree import ROOT
 
 SAMPLES = ROOT / "tests" / "agents" / "samples"

@@ -21,7 +21,6 @@ from refold.explorer.doctor.findings import CheckSettings, Finding
 from refold.explorer.queries.log_target import LogTarget
 from refold.streams.log.kafka.log import KafkaLog
 from refold.streams.log.kafka.url import parse_url
-from refold_tests.asked import asked_worker
 from refold_tests.brokers import SharedKafka
 from refold_tests.command import refold_command
 from refold_tests.devices import small_device
@@ -30,6 +29,7 @@ from refold_tests.http_server import serving
 from refold_tests.kafka_topics import Broker
 from refold_tests.sample_types import THING
 from refold_tests.waiting import answered_within, await_true
+from refold_tests.worker_pages import worker_with_pages
 
 Ask = Callable[..., list[dict[str, Any]]]
 
@@ -103,7 +103,7 @@ def test_workers_and_their_group_lag(log: str, prefix: str, tmp_path: Path, role
     assert f"refold worker --log {log} --data" in said
     behind = f"recorded and not yet committed by the group refold.{prefix}"
     assert finding(log, "lag", *role) == f"1 {behind} (partition 0: 1)"
-    with asked_worker(log, tmp_path) as (_, url):
+    with worker_with_pages(log, tmp_path) as (_, url):
         assert finding(log, "workers", *role) == f"1 alive: {url} with partition 0"
         await_true(lambda: finding(log, "lag", *role) == f"0 {behind}")
 

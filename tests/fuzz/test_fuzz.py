@@ -90,7 +90,7 @@ def test_each_broken_promise_is_found(world: World, monkeypatch: pytest.MonkeyPa
             assert isinstance(answer, dict)
             return {"out": "", "peak_bytes": 0, **answer}
 
-        monkeypatch.setattr(Driver, "_asked", asked)
+        monkeypatch.setattr(Driver, "_request", asked)
         with Driver(world, SEED) as driver:
             failure = driver.run("observe", 1)
         assert failure is not None, why

@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from refold_tests.prometheus import ALERTS, METRICS, promtool
-from refold_tests.scraped import RECORDED, Recording, in_notation, used_metrics
+from refold_tests.scraped_metrics import RECORDED, Recording, in_notation, used_metrics
 
 EVERY_S = 15
 # A scrape comes up to an interval after the fact, and rules are evaluated as often.

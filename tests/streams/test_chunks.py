@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from refold.avro.errors import CorruptionError
 from refold.streams.checksum import sealed, unsealed
 from refold.streams.snapshots.chunk import CHUNK_BYTES, Chunk, ChunkWriter, Group
-from refold_tests.encoded import HASHES, NAMES, encoded, grouped
+from refold_tests.encoded_entities import HASHES, NAMES, encoded, grouped
 
 Table = dict[str, tuple[bytes, bytes]]
 """For each entity: its state hash, and its encoded form."""

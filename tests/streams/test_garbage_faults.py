@@ -19,7 +19,7 @@ from refold_tests.child import Child
 from refold_tests.clock import FileClock
 from refold_tests.full_replay import assert_full_replay
 from refold_tests.opening import PARTITIONS, open_log
-from refold_tests.past import cuts_below
+from refold_tests.varied_logs import cuts_below
 from refold_tests.world import offsets
 
 # Its snapshot records are many and slow, so that kills happen between them.

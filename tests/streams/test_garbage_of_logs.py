@@ -24,8 +24,8 @@ from refold_tests.clock import FileClock
 from refold_tests.full_replay import assert_full_replay
 from refold_tests.histories import random_history
 from refold_tests.opening import PARTITIONS, open_log, take
-from refold_tests.past import cuts_below
 from refold_tests.sample_types import A, said
+from refold_tests.varied_logs import cuts_below
 
 
 def test_ageing_log_rebuilds_the_same(tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -191,7 +191,7 @@ import random, sys
 from pathlib import Path
 from refold_tests.full_replay import assert_full_replay, epochs_used
 from refold_tests.opening import open_log
-from refold_tests.past import cuts_below
+from refold_tests.varied_logs import cuts_below
 
 path, seed, asked = Path(sys.argv[1]), int(sys.argv[2]), 0
 rng = random.Random(seed)

@@ -41,7 +41,7 @@ from refold_tests.histories import SOURCES, Plan, Regime, build, drawn_plan
 from refold_tests.java import run_java
 from refold_tests.kafka_epochs import Flipping, ReplayedTable, Sealing
 from refold_tests.sample_types import THING, defined, document, said
-from refold_tests.shipped import drawn
+from refold_tests.shipped_types import drawn
 
 PARTITIONS = 2
 DAY_MICROS = 24 * 3_600 * 1_000_000

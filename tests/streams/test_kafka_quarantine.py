@@ -20,12 +20,12 @@ from refold.streams.log.kafka.range_reader import Headers
 from refold.streams.log.kafka.url import parse_url
 from refold.streams.point import Points
 from refold.streams.rebuild.rebuild import rebuild
-from refold_tests.asked import asked_worker
 from refold_tests.brokers import SharedKafka
 from refold_tests.command import refold_command
 from refold_tests.folding import append, await_folded, fold_all, opened, url_of
 from refold_tests.kafka_topics import Broker
 from refold_tests.sample_types import A, defined, document, said
+from refold_tests.worker_pages import worker_with_pages
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -61,7 +61,7 @@ def test_unwanted_definition_is_set_aside_and_restored(
     with opened(url) as log:
         log.register(KNOWN)
         append(log, [said(A, number) for number in (3, 1, 2)])
-        with asked_worker(url, tmp_path) as (worker, _), refold.open(url) as client:
+        with worker_with_pages(url, tmp_path) as (worker, _), refold.open(url) as client:
             client.snapshot()
             before, at_first = client.rebuild().root, client.mark("first")
             log.register(UNWANTED)

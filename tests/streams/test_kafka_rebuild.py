@@ -29,8 +29,8 @@ from refold_tests.epochs import small_epochs
 from refold_tests.full_replay import assert_full_replay
 from refold_tests.kafka_epochs import Flipping, Sealing
 from refold_tests.kafka_snapshots import Connection
-from refold_tests.past import TYPES, Past, hashes_of, mixed_history, random_cut, records_of, reference_at
 from refold_tests.tree import ROOT
+from refold_tests.varied_logs import TYPES, Past, hashes_of, mixed_history, random_cut, records_of, reference_at
 
 PARTITIONS = 2
 LENGTH = 300

@@ -15,7 +15,7 @@ from refold.streams.snapshots import spill
 from refold.streams.snapshots.chunk import ChunkWriter, piece_of
 from refold.streams.snapshots.layers import MERGED, Layers
 from refold.streams.snapshots.spill import ChunkStore
-from refold_tests.encoded import encoded, grouped, place
+from refold_tests.encoded_entities import encoded, grouped, place
 from refold_tests.reference_root import reference_root, reference_slot
 
 

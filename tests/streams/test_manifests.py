@@ -22,7 +22,7 @@ from refold.streams.snapshots.manifest import (
     epoch_of,
     read_manifest,
 )
-from refold_tests.encoded import HASHES
+from refold_tests.encoded_entities import HASHES
 
 COUNTS = st.integers(0, 2**63 - 1)
 EPOCHS = st.builds(Epoch, st.integers(0, 2**16 - 1), st.integers(0, 2**64 - 1), st.integers(0, 2**64 - 1))

@@ -33,7 +33,7 @@ from refold.streams.snapshots.manifest import Epoch
 from refold.streams.snapshots.spill import ChunkStore
 from refold.streams.view import StateView
 from refold_tests.child import Child
-from refold_tests.encoded import encoded
+from refold_tests.encoded_entities import encoded
 from refold_tests.epochs import CLOSING, grow, manifests, small_epochs
 from refold_tests.forked import fork_server
 from refold_tests.histories import TYPE, random_history

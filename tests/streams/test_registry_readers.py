@@ -21,7 +21,7 @@ from refold.streams.change_codec import ChangeCodec
 from refold.streams.registry.ids import SchemaIds
 from refold.streams.registry.settings import RegistrySettings
 from refold_tests.java import run_java
-from refold_tests.shipped import samples
+from refold_tests.shipped_types import samples
 
 
 class Message(NamedTuple):

@@ -16,7 +16,7 @@ from refold.streams.snapshots.manifest import Manifest, OffsetSpan, encode_manif
 from refold.streams.snapshots.read import read_epoch
 from refold.streams.snapshots.seal import Sealer
 from refold.streams.snapshots.spill import ChunkStore
-from refold_tests.encoded import grouped
+from refold_tests.encoded_entities import grouped
 from refold_tests.reference_root import reference_root
 from refold_tests.sealing import MemoryStore, Table, View
 

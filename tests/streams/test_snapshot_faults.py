@@ -29,7 +29,7 @@ from refold.streams.snapshots.spill import ChunkStore
 from refold_tests.child import Child
 from refold_tests.full_replay import assert_full_replay
 from refold_tests.opening import open_log
-from refold_tests.past import TYPES, hashes_of, mixed_history, random_cut, records_of, reference_at
+from refold_tests.varied_logs import TYPES, hashes_of, mixed_history, random_cut, records_of, reference_at
 
 pytestmark = pytest.mark.faults
 
@@ -48,7 +48,7 @@ from refold.streams import runtime
 from refold.streams.snapshots import seal, snapshotter
 from refold.streams.snapshots.sealing_process import sealer
 from refold_tests.opening import open_log
-from refold_tests.past import TYPES, mixed_history
+from refold_tests.varied_logs import TYPES, mixed_history
 
 path, seed, length, wait_s = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), float(sys.argv[4])
 snapshotter.EPOCH_RECORDS, snapshotter.SHARE_MAX, seal.CHANGED_MIN = 5, float("inf"), int(sys.argv[5])

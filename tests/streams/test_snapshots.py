@@ -29,9 +29,9 @@ from refold_tests.full_replay import assert_full_replay, epochs_used
 from refold_tests.histories import random_history
 from refold_tests.kafka_topics import TIMEOUT_S
 from refold_tests.opening import PARTITIONS, open_log, take
-from refold_tests.past import Past, hashes_of, mixed_history, random_cut, records_of, reference_at
 from refold_tests.reference import reference_root, reference_true_at
 from refold_tests.sample_types import A, said
+from refold_tests.varied_logs import Past, hashes_of, mixed_history, random_cut, records_of, reference_at
 from refold_tests.waiting import await_true
 
 pytestmark = pytest.mark.outside

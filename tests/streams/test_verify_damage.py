@@ -19,8 +19,8 @@ from refold_tests.clock import BEGIN_MS, FileClock
 from refold_tests.damaged import Damaged
 from refold_tests.epochs import CLOSING, close_many, grow, manifests, small_epochs
 from refold_tests.opening import open_log, take
-from refold_tests.past import cuts_below
 from refold_tests.sample_types import OTHER, A, said
+from refold_tests.varied_logs import cuts_below
 
 pytestmark = pytest.mark.outside
 

@@ -18,8 +18,8 @@ from refold.agents.journal.record import Recording
 from refold.agents.log import open_log
 from refold.agents.recorder.log_backend import read_again
 from refold.agents.recordings.values import with_values
+from refold_tests.code_histories import History
 from refold_tests.command import environment, refold_command
-from refold_tests.histories_of_code import History
 from refold_tests.refusing import REFUSING
 
 pytestmark = pytest.mark.outside

@@ -15,9 +15,9 @@ from refold.agents.capture.resumed import resuming
 from refold.agents.capture.sessions import RESUMED_TAG
 from refold.agents.journal.record import Recording
 from refold.agents.policy.rules import NO_BUDGET, Policy, RunBudget
+from refold_tests.captured_program import Talk, settings_of
 from refold_tests.child import children
 from refold_tests.model_server import ModelServer, Reply, model_server
-from refold_tests.talking import Talk, settings_of
 
 pytestmark = pytest.mark.outside
 
@@ -98,7 +98,7 @@ def test_budget_counts_what_earlier_lives_used(tmp_path: Path, server: ModelServ
 def killed_capture(folder: Path, server: ModelServer, spool: str) -> None:
     """Capture a life whose process is killed after its first answer."""
     with children() as start:
-        child = start("from refold_tests.talking import main; main()", folder, server.url, folder / spool)
+        child = start("from refold_tests.captured_program import main; main()", folder, server.url, folder / spool)
         assert child.end() == -signal.SIGKILL
 
 

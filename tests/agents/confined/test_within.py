@@ -19,9 +19,9 @@ from refold.agents.journal.chain import broken
 from refold.agents.log import AgentLog
 from refold.agents.recorder.answers import Departure
 from refold.avro.errors import InputError
-from refold_tests.delegating import WORLD, agent
+from refold_tests.delegating_agent import WORLD, agent
 
-ENTRY = "refold_tests.delegating:agent"
+ENTRY = "refold_tests.delegating_agent:agent"
 OUTPUT = ["sent a by a clerk", "sent b by a clerk", "sent c by a clerk"]
 
 

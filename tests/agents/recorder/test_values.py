@@ -41,7 +41,7 @@ from refold.avro.canonical import encode, json_tree
 from refold.avro.errors import InputError
 from refold_tests.child import Child
 from refold_tests.command import refold_command
-from refold_tests.kept_values import (
+from refold_tests.recordable_values import (
     CALLED,
     CODE,
     EVERY,
@@ -139,7 +139,7 @@ def test_killed_run_resumes_with_its_values(tmp_path: Path, child: Callable[...,
 
 
 def test_confined_replay_and_fork_restore_values(log: AgentLog) -> None:
-    entry = "refold_tests.kept_values:everything"
+    entry = "refold_tests.recordable_values:everything"
     begun(log, EVERY, "confined").drive(everything)
     found = log.replay("confined", entry, confined=True)
     assert found.now.failure is None

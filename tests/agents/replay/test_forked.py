@@ -14,7 +14,7 @@ from refold.agents.replay.patch import Patch, patch_of, read_patch
 from refold.agents.replay.player import Differs
 from refold.agents.replay.unrecorded import Unrecorded
 from refold.avro.errors import InputError
-from refold_tests.made_runs import made, model, run_of, step, tool
+from refold_tests.handmade_runs import made, model, run_of, step, tool
 
 LOOK, SEND, LATER = CallSite(1, "look", 1), CallSite(2, "send", 1), CallSite(3, "later", 1)
 MAIL = tool("mail", "sent-1", effect="write", to="ann")

@@ -13,7 +13,7 @@ from refold.agents.recorder.answers import CallSite
 from refold.agents.replay.player import Differs, Replayer, Resumer
 from refold.agents.replay.unrecorded import Unrecorded
 from refold.avro.errors import InputError
-from refold_tests.made_runs import made, model, run_of, step, tool
+from refold_tests.handmade_runs import made, model, run_of, step, tool
 
 LOOK, TELL = CallSite(1, "look", 1), CallSite(2, "tell", 1)
 

@@ -22,8 +22,8 @@ from refold.agents.replay.run import replayed, replayed_async, stepped
 from refold.agents.replay.unrecorded import Unrecorded
 from refold.agents.replay.watch import NetworkDenied
 from refold.avro.errors import InputError
+from refold_tests.handmade_runs import run_of, step, tool
 from refold_tests.live_runs import World, recorded
-from refold_tests.made_runs import run_of, step, tool
 
 POLICY = {"limit": 100}
 calls: list[str] = []

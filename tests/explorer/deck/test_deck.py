@@ -12,7 +12,7 @@ import pytest
 import refold
 from refold.explorer.demo.desk import RUN
 from refold_tests.command import refold_command
-from refold_tests.decked import Decked, masked, on_deck
+from refold_tests.deck_driver import Decked, masked, on_deck
 from refold_tests.explored import CONFIG, FORK, READER
 
 pytestmark = pytest.mark.outside

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 import refold
 from refold.explorer.deck.frame import REST_MIN, DeckColumn, column_widths
 from refold.explorer.deck.texts import value_text
-from refold_tests.decked import Decked, on_deck
+from refold_tests.deck_driver import Decked, on_deck
 
 pytestmark = pytest.mark.outside
 

@@ -18,7 +18,7 @@ from refold.agents.supervise.lease import ObservedState
 from refold.agents.supervise.settings import AgentSettings
 from refold.avro.times import millis_text
 from refold.explorer.cli.main import run
-from refold_tests.decked import Decked, on_deck
+from refold_tests.deck_driver import Decked, on_deck
 from refold_tests.explored import Explored, explored
 from refold_tests.recorded_runs import BEGIN, random_run, write
 from refold_tests.supervised import now

@@ -29,7 +29,6 @@ from refold.streams.point import Points
 from refold.streams.rebuild.rebuild import rebuild
 from refold.streams.worker import fetcher
 from refold.testing.kafka import Kafka
-from refold_tests.asked import asked_worker
 from refold_tests.bitrot import batch_of, rot_batch, rot_length
 from refold_tests.command import refold_command
 from refold_tests.folding import await_folded, opened, running, url_of
@@ -48,6 +47,7 @@ from refold_tests.rotten_logs import (
 )
 from refold_tests.sample_types import THING
 from refold_tests.waiting import await_true
+from refold_tests.worker_pages import worker_with_pages
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -119,7 +119,7 @@ def test_worker_waits_at_damaged_batches_and_continues_after_quarantine(
     with opened(url) as log:
         log.register(THING)
         append_batches(log, rng, 3)
-        with asked_worker(url, tables) as (worker, page), refold.open(url) as client:
+        with worker_with_pages(url, tables) as (worker, page), refold.open(url) as client:
             await_folded(log, worker)
             client.snapshot()
             folded = records_of(log, log.topics.observations)
@@ -142,7 +142,7 @@ def test_worker_waits_at_damaged_batches_and_continues_after_quarantine(
         behind = log.offsets.ends([place := KafkaPartition(log.topics.observations, partition)])[place]
         append_batches(log, rng, 3)
         second = rot_batch(rotting, log.topics.observations, partition, behind)
-        with asked_worker(url, tables) as (worker, page):
+        with worker_with_pages(url, tables) as (worker, page):
             found = await_damage(worker, partition)
             command = f"refold quarantine add {log.topics.observations}/{partition}/{second.first}"
             assert command in found
@@ -160,7 +160,7 @@ def test_worker_waits_at_damaged_batches_and_continues_after_quarantine(
         before = log.offsets.ends([place])[place]
         append_batches(log, rng, 1)
         last = rot_batch(rotting, log.topics.observations, partition, before)
-        with asked_worker(url, tables) as (worker, page), refold.open(url) as client:
+        with worker_with_pages(url, tables) as (worker, page), refold.open(url) as client:
             await_damage(worker, partition)
             assert refold_command("quarantine", "add", f"observations/{partition}/{last.last}", log=url).status == 0
             await_true(lambda: status_of(worker, partition).get("caught_up", False))

@@ -25,7 +25,6 @@ from refold.streams.point import Points
 from refold.streams.rebuild.rebuild import rebuild
 from refold.streams.worker.host.health import health_of, readiness_of
 from refold.testing.kafka import Kafka
-from refold_tests.asked import asked_worker
 from refold_tests.bitrot import Rot, rot, without_compression
 from refold_tests.command import refold_command
 from refold_tests.folding import Running, append, await_folded, history, opened, running, url_of
@@ -33,6 +32,7 @@ from refold_tests.kafka_topics import Broker
 from refold_tests.sample_types import THING, A, said
 from refold_tests.tree import ROOT
 from refold_tests.waiting import await_true
+from refold_tests.worker_pages import worker_with_pages
 from refold_tests.worker_process import starting
 
 pytestmark = pytest.mark.timeout(600)
@@ -127,7 +127,7 @@ def test_damaged_observation_is_named_set_aside_and_restored(
         log.register(THING)
         append(log, observations(rng, 60))
         tables = tmp_path / "tables"
-        with asked_worker(url, tables) as (worker, page), refold.open(url) as client:
+        with worker_with_pages(url, tables) as (worker, page), refold.open(url) as client:
             await_folded(log, worker)
             client.snapshot()
             append(log, observations(rng, 20))
@@ -349,7 +349,7 @@ def test_random_damage_rulings_and_restarts_fold_as_an_undamaged_log_would(
         log.register(THING)
         append(log, observations(rng, 80))
         context = ending.enter_context(ExitStack())
-        (worker, _), is_asked = context.enter_context(asked_worker(url, tables)), True
+        (worker, _), is_asked = context.enter_context(worker_with_pages(url, tables)), True
         client = ending.enter_context(refold.open(url))
         await_folded(log, worker)
         sound = {(p, raw.offset): log.registry.decode(raw.value) for p, raw in records_of(log, log.topics.observations)}
@@ -389,7 +389,7 @@ def test_random_damage_rulings_and_restarts_fold_as_an_undamaged_log_would(
             aside.add(at)
         context.close()
         # A client without knowledge of earlier workers.
-        with asked_worker(url, tables) as (last, _), refold.open(url) as asking:
+        with worker_with_pages(url, tables) as (last, _), refold.open(url) as asking:
             await_folded(log, last)
             whole = asking.verify()
             assert (whole.mismatches, whole.unchecked) == ([], [])

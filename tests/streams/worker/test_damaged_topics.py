@@ -17,7 +17,6 @@ from refold.streams.log.kafka.log import KafkaLog
 from refold.streams.log.kafka.offsets import KafkaPartition
 from refold.streams.log.kafka.url import parse_url
 from refold.testing.kafka import Kafka
-from refold_tests.asked import asked_worker
 from refold_tests.bitrot import rot_batch
 from refold_tests.command import refold_command
 from refold_tests.folding import await_folded, opened, running, url_of
@@ -25,6 +24,7 @@ from refold_tests.poison import bad_records
 from refold_tests.rotten_logs import append_batches, page_of, records_of, root
 from refold_tests.sample_types import THING
 from refold_tests.waiting import await_true
+from refold_tests.worker_pages import worker_with_pages
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -159,7 +159,7 @@ def test_damaged_batches_of_epochs_are_skipped_and_counted(rotting: Kafka, url: 
     with opened(url) as log:
         log.register(THING)
         append_batches(log, rng, 2)
-        with asked_worker(url, tmp_path) as (worker, page), refold.open(url) as client:
+        with worker_with_pages(url, tmp_path) as (worker, page), refold.open(url) as client:
             await_folded(log, worker)
             client.snapshot()
             whole = root(log, full=True)
@@ -183,7 +183,7 @@ def test_damaged_batches_of_epochs_are_skipped_and_counted(rotting: Kafka, url: 
             append_batches(log, rng, 1)
             await_folded(log, worker)
             client.snapshot()
-        with asked_worker(url, tmp_path) as (worker, page):
+        with worker_with_pages(url, tmp_path) as (worker, page):
             series = f'refold_damaged_records{{log="{log.topics.prefix}",topic="manifests"}}'
             await_true(lambda: f"{series} " in page_of(f"{page}/metrics"))
             line = next(each for each in page_of(f"{page}/metrics").splitlines() if each.startswith(series))

@@ -24,12 +24,12 @@ from refold.streams.rocks.families import Family
 from refold.streams.snapshots import chunk, snapshotter
 from refold.streams.snapshots.manifest import Epoch
 from refold.streams.worker import snapshots
-from refold_tests.asked import asked_worker
 from refold_tests.brokers import SharedKafka
 from refold_tests.folding import append, history, opened, tables, url_of
 from refold_tests.kafka_topics import Broker
 from refold_tests.poison import bad_records, produce
 from refold_tests.sample_types import THING, A, said, versions
+from refold_tests.worker_pages import worker_with_pages
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -57,7 +57,7 @@ def test_verify_finds_no_mismatch_in_a_log_with_every_feature(url: str, tmp_path
     rng = random.Random(seed)
     with opened(url) as log:
         log.register(THING)
-        with asked_worker(url, tmp_path), refold.open(url) as client:
+        with worker_with_pages(url, tmp_path), refold.open(url) as client:
             for definition in list(versions(3))[1:]:
                 append(log, history(rng, 60))
                 for partition in range(log.partitions):
@@ -82,7 +82,7 @@ def test_damaged_tables_are_found_by_their_owner_and_remade(url: str, tmp_path: 
     with opened(url) as log:
         log.register(THING)
         append(log, history(rng, 200))
-    with asked_worker(url, tmp_path), refold.open(url) as client:
+    with worker_with_pages(url, tmp_path), refold.open(url) as client:
         client.snapshot()
         assert client.verify().ok
     partition = rng.randrange(2)
@@ -94,7 +94,7 @@ def test_damaged_tables_are_found_by_their_owner_and_remade(url: str, tmp_path: 
             write = database.batch()
             write.delete(family, key)
             database.write(write, sync=True)
-    with asked_worker(url, tmp_path), refold.open(url) as client:
+    with worker_with_pages(url, tmp_path), refold.open(url) as client:
         found = client.verify()
         assert not found.ok
         assert {each.place for each in found.mismatches} >= {*DAMAGED}
@@ -109,7 +109,7 @@ def test_epochs_are_sealed_with_and_without_workers(url: str, tmp_path: Path) ->
     with opened(url) as log:
         log.register(THING)
         append(log, [said(f"{THING.name}/{number}", number) for number in range(40)])
-        with asked_worker(url, tmp_path), refold.open(url) as client:
+        with worker_with_pages(url, tmp_path), refold.open(url) as client:
             epochs = client.snapshot()
             client.pin(epochs[:1])
             with pytest.raises(InputError, match="there is no snapshot"):
@@ -134,7 +134,7 @@ def test_duplicate_change_breaks_its_chain(url: str, tmp_path: Path, kafka: Shar
     with opened(url) as log:
         log.register(THING)
         append(log, [said(A, number) for number in range(3)])
-        with asked_worker(url, tmp_path), refold.open(url) as client:
+        with worker_with_pages(url, tmp_path), refold.open(url) as client:
             client.snapshot()
             assert client.verify().ok
             place = KafkaPartition(log.topics.changes, log.partition_of(A))
@@ -151,7 +151,7 @@ def test_lookups_match_the_log(url: str, tmp_path: Path, seed: int) -> None:
         log.register(THING)
         append(log, history(random.Random(seed), 150, entities=4))
         append(log, [said(A, number) for number in range(40)])
-        with asked_worker(url, tmp_path) as (_, pages), refold.open(url) as client:
+        with worker_with_pages(url, tmp_path) as (_, pages), refold.open(url) as client:
             client.snapshot()
             log.refresh()
             rows = dict(rebuild(log, Points(log, 0).end(), full=True, parallel=False).rows())
@@ -236,7 +236,7 @@ def test_worker_of_another_log_is_not_used(url: str, tmp_path: Path) -> None:
     with opened(url) as log, opened(other):
         log.register(THING)
         append(log, [said(A, 1)])
-        with asked_worker(other, tmp_path) as (_, pages), refold.open(url, worker=pages) as client:
+        with worker_with_pages(other, tmp_path) as (_, pages), refold.open(url, worker=pages) as client:
             assert client.state(A).version == 1
             with pytest.raises(NotAnswerable, match="a worker of the log"):
                 client.snapshot()

@@ -13,11 +13,11 @@ from refold.streams.log.kafka.log import KafkaLog
 from refold.streams.log.kafka.url import parse_url
 from refold.streams.log.kafka.worker_client import WorkerFolding, Workers, WorkerTables
 from refold.streams.log.port import AppendedObservation
-from refold_tests.asked import asked_worker
 from refold_tests.brokers import SharedKafka
 from refold_tests.folding import PATIENCE_S
 from refold_tests.log_conformance import FoldedLogConformance
 from refold_tests.log_handles import PARTITIONS, Handles, Opened
+from refold_tests.worker_pages import worker_with_pages
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -53,7 +53,7 @@ class BesideWorker(Opened):
 
     @contextlib.contextmanager
     def __call__(self) -> Iterator[Handles]:
-        with asked_worker(self.url, self.folder / "tables"):
+        with worker_with_pages(self.url, self.folder / "tables"):
             address = parse_url(self.url)
             workers = Workers(address, None)
             log = AwaitingLog(address, tables=WorkerTables(workers), folding=WorkerFolding(workers, PATIENCE_S))

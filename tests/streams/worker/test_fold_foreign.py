@@ -14,13 +14,13 @@ from refold.streams.point import Points
 from refold.streams.rebuild.rebuild import rebuild
 from refold.streams.snapshots import snapshotter
 from refold.streams.worker import snapshots
-from refold_tests.asked import asked_worker
 from refold_tests.brokers import SharedKafka
 from refold_tests.command import refold_command
 from refold_tests.folding import append, check_whole, fold_all, history, opened, url_of
 from refold_tests.junk import NAMED, junk, write_junk
 from refold_tests.kafka_topics import Broker
 from refold_tests.sample_types import OTHER, THING, A, said
+from refold_tests.worker_pages import worker_with_pages
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -42,7 +42,7 @@ def test_junk_in_every_topic_ends_no_reader_or_worker_and_is_counted(
         counts = write_junk(log)
         log.register(THING)
         acknowledged = append(log, history(rng, 60))
-        with asked_worker(url, tables), refold.open(url) as client:
+        with worker_with_pages(url, tables), refold.open(url) as client:
             client.snapshot()
             client.mark(NAMED)
             marked = client.rebuild(f"@{NAMED}").root

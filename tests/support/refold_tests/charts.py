@@ -62,15 +62,15 @@ class Helm:
 
     def lint(self) -> str:
         """Return what `helm lint --strict` prints."""
-        return self._said({"do": "lint", "chart": str(CHART)})
+        return self._answer({"do": "lint", "chart": str(CHART)})
 
     def _ask(self, what: str, values: Values, kube: str, chart: Path | None = None) -> str:
         given = self._folder / "values.json"
         given.write_text(json.dumps(values), encoding="utf-8")
-        return self._said({"do": what, "chart": str(chart or self._chart), "values": [str(given)], "kube": kube,
+        return self._answer({"do": what, "chart": str(chart or self._chart), "values": [str(given)], "kube": kube,
                            "namespace": NAMESPACE, "name": RELEASE})  # fmt: skip
 
-    def _said(self, asked: Mapping[str, Any]) -> str:
+    def _answer(self, asked: Mapping[str, Any]) -> str:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.write(json.dumps(asked) + "\n")

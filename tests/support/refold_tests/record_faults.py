@@ -9,7 +9,7 @@ from functools import partial
 
 from refold.testing.kafka import Kafka, start_kafka
 from refold_tests.reducers import REDUCERS
-from refold_tests.scraped import RECORDED
+from refold_tests.scraped_metrics import RECORDED
 
 
 def main() -> int:

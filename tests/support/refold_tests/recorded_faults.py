@@ -30,7 +30,7 @@ from refold_tests.folding import append, opened, url_of
 from refold_tests.kafka_proxy import FetchProxy, fetches_through_proxy
 from refold_tests.kafka_topics import Broker
 from refold_tests.sample_types import PICKY, THING, said
-from refold_tests.scraped import Recording, Scraper, in_notation, scraping, used_metrics
+from refold_tests.scraped_metrics import Recording, Scraper, in_notation, scraping, used_metrics
 from refold_tests.strange_types import naming, other_code, put_definition
 from refold_tests.waiting import await_true
 from refold_tests.worker_process import Worker, starting

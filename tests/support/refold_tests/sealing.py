@@ -17,7 +17,7 @@ from refold.streams.snapshots.closed_entities import ClosingRule
 from refold.streams.snapshots.manifest import Epoch
 from refold.streams.snapshots.store import ClearedRecords, Pin, SnapshotStore, Tombstone
 from refold.streams.snapshots.table import EpochState, TableView
-from refold_tests.encoded import grouped, place
+from refold_tests.encoded_entities import grouped, place
 
 CLOSING = {"run": ClosingRule("ended_at", Count("ended_at"))}
 MONTH_MICROS = 31 * 24 * 3_600 * 1_000_000

@@ -44,48 +44,48 @@ JSON_REFUSED: list[tuple[str, Any]] = [
 ]
 
 
-def _said(second: int, agent: str = "a", **given: Any) -> dict[str, Any]:
+def _entry(second: int, agent: str = "a", **given: Any) -> dict[str, Any]:
     """Return an observation of specimen/s, `second` seconds after BEGIN."""
     source = {"agent": agent, "run": "r", "seq": second}
     return {"entity": "specimen/s", "observed_at": BEGIN + second * 1_000_000, "source": source, **given}
 
 
 STATES: list[dict[str, Any]] = [
-    {"name": "one field", "given": [_said(0, patch={"flag": True})]},
+    {"name": "one field", "given": [_entry(0, patch={"flag": True})]},
     {
         "name": "every reducer",
         "given": [
-            _said(0, patch={"flag": True, "small": 3, "whole": 5, "single": 0.1, "digest": b"abcd", "tags": ["b", "a"],
+            _entry(0, patch={"flag": True, "small": 3, "whole": 5, "single": 0.1, "digest": b"abcd", "tags": ["b", "a"],
                             "log": ["1", "2"], "labels": {"x": "1", "y": "2"}, "hits": "p"}),
-            _said(2, patch={"flag": False, "small": 2, "whole": 2**62, "single": -1.5, "digest": b"efgh",
+            _entry(2, patch={"flag": False, "small": 2, "whole": 2**62, "single": -1.5, "digest": b"efgh",
                             "tags": ["c", "a"], "log": ["3", BLOB], "labels": {"x": None, "z": "3"}, "hits": "q"}),
-            _said(1, "b", priority=1, patch={"flag": True, "small": 9, "whole": -7, "labels": {"y": "4"}}),
-            _said(3, patch={"whole": 2**62, "title": "T", "money": Decimal("1.50"), "json": {"b": 1, "a": [0.5]}}),
+            _entry(1, "b", priority=1, patch={"flag": True, "small": 9, "whole": -7, "labels": {"y": "4"}}),
+            _entry(3, patch={"whole": 2**62, "title": "T", "money": Decimal("1.50"), "json": {"b": 1, "a": [0.5]}}),
         ],
     },
     {
         "name": "clears",
         "given": [
-            _said(0, priority=5, patch={"flag": True, "whole": 1, "hits": "x", "labels": {"k": "v"}}),
-            _said(1, cleared=["flag", "whole", "hits", "labels"]),
-            _said(2, patch={"whole": 2}),
+            _entry(0, priority=5, patch={"flag": True, "whole": 1, "hits": "x", "labels": {"k": "v"}}),
+            _entry(1, cleared=["flag", "whole", "hits", "labels"]),
+            _entry(2, patch={"whole": 2}),
         ],
     },
     {
         "name": "links",
         "given": [
-            _said(0, kind="link", link={"relation": "uses", "target": "tool_config/acme", "valid_from": 0}),
-            _said(1, kind="link", link={"relation": "b", "target": "x/1"}),
-            _said(2, kind="link", link={"relation": "uses", "target": "tool_config/acme", "valid_to": BEGIN}),
-            _said(3, kind="unlink", link={"relation": "b", "target": "x/1"}),
+            _entry(0, kind="link", link={"relation": "uses", "target": "tool_config/acme", "valid_from": 0}),
+            _entry(1, kind="link", link={"relation": "b", "target": "x/1"}),
+            _entry(2, kind="link", link={"relation": "uses", "target": "tool_config/acme", "valid_to": BEGIN}),
+            _entry(3, kind="unlink", link={"relation": "b", "target": "x/1"}),
         ],
     },
-    {"name": "nothing left", "given": [_said(0, patch={"flag": True}), _said(1, cleared=["flag"])]},
-    {"name": "a retraction of what is not there", "given": [_said(0, retracts=[ID_A])]},
+    {"name": "nothing left", "given": [_entry(0, patch={"flag": True}), _entry(1, cleared=["flag"])]},
+    {"name": "a retraction of what is not there", "given": [_entry(0, retracts=[ID_A])]},
     {
         "name": "values of every kind",
         "given": [
-            _said(0, patch={"point": {"x": 1, "label": "l", "inner": {"a": 1}}, "text": "caf\u00e9", "raw": b"\0\xff",
+            _entry(0, patch={"point": {"x": 1, "label": "l", "inner": {"a": 1}}, "text": "caf\u00e9", "raw": b"\0\xff",
                             "colour": "BLUE", "moment": BEGIN, "day": 19_675, "number": 1e300, "list": [2, 1],
                             "settings": SEALED, "token": "00112233-4455-6677-8899-aabbccddeeff"}),
         ],

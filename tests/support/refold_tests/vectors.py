@@ -30,7 +30,7 @@ from refold.reducers.state import hash_state, state_tree
 from refold.streams.cut import Cut
 from refold.streams.digest import bucket_digest, root_of, slot_digest
 from refold.streams.partitioner import BUCKETS, murmur2, partition_of, slot_of
-from refold_tests.tagged import tag, untag
+from refold_tests.tagged_json import tag, untag
 from refold_tests.tree import ROOT
 from refold_tests.vector_inputs import CASES, SPECIMEN
 from refold_tests.vector_others import CUTS, JSON_REFUSED, JSON_VALUES, KEYS, ORDERS, STATES, TABLES

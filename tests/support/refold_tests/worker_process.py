@@ -42,7 +42,7 @@ class Worker:
         else:
             self.process = started("worker", *arguments, stderr=subprocess.PIPE, env=given)
         self.logged: list[str] = []
-        self._said: Queue[str] = Queue()
+        self._lines: Queue[str] = Queue()
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
         self.first = self.line()
@@ -50,7 +50,7 @@ class Worker:
 
     def line(self) -> str:
         """Return the next line that is not part of its log; empty at the end."""
-        return self._said.get(timeout=WAIT_S).strip()
+        return self._lines.get(timeout=WAIT_S).strip()
 
     def events(self, name: str) -> list[str]:
         """Return the logged lines of one event."""
@@ -62,8 +62,8 @@ class Worker:
             if LOGGED.match(line):
                 self.logged.append(line.strip())
             else:
-                self._said.put(line)
-        self._said.put("")
+                self._lines.put(line)
+        self._lines.put("")
 
     def get(self, path: str) -> tuple[int, Any]:
         """Get a page; return status and content."""
@@ -96,7 +96,7 @@ class Worker:
         """Wait for the end; return the exit status, and the remaining output that is not part of its log."""
         status = self.process.wait(within_s)
         self._reader.join()
-        return status, "".join(iter(self._said.get_nowait, ""))
+        return status, "".join(iter(self._lines.get_nowait, ""))
 
     def kill(self) -> None:
         with suppress(ProcessLookupError):

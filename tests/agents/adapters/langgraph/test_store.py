@@ -25,7 +25,7 @@ from refold.langgraph import RefoldSaver, RefoldStore
 from refold.streams.table.keys import position_key
 from refold_tests.command import refold_command
 from refold_tests.damaged import Damaged
-from refold_tests.found_items import keys, named, value_of
+from refold_tests.store_items import keys, named, value_of
 
 pytestmark = pytest.mark.outside
 

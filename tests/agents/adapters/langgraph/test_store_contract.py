@@ -22,7 +22,7 @@ from langgraph.store.memory import InMemoryStore
 
 from refold.langgraph import RefoldStore
 from refold_tests.brokers import SharedKafka
-from refold_tests.found_items import keys, named, value_of
+from refold_tests.store_items import keys, named, value_of
 
 pytestmark = pytest.mark.outside
 

@@ -16,12 +16,12 @@ from refold.streams.deadline import Deadline
 from refold.streams.log.kafka.offsets import KafkaPartition
 from refold_tests.brokers import SharedKafka
 from refold_tests.child import Child
-from refold_tests.hosted import change, change_codec
+from refold_tests.hosted_worker import change, change_codec
 from refold_tests.kafka_topics import Broker
 from refold_tests.waiting import await_true
 
 OUT_S = 15.0
-CODE = "from refold_tests.hosted import main; main()"
+CODE = "from refold_tests.hosted_worker import main; main()"
 Start = Callable[..., Child]
 
 

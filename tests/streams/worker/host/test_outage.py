@@ -18,7 +18,7 @@ from refold.testing.kafka import Kafka
 from refold_tests.command import refold_command
 from refold_tests.kafka_topics import Broker
 from refold_tests.prometheus import METRICS
-from refold_tests.scraped import scraping
+from refold_tests.scraped_metrics import scraping
 from refold_tests.waiting import WAIT_S, await_true
 from refold_tests.worker_process import Worker, starting
 

@@ -101,13 +101,13 @@ class Driver:
         log = self._prepared(case)
         if self._held is None and case.log == "shared":
             self._held = held(log)
-        said = self._asked(case, log, debug=False)
-        why = self._judged(case, log, said)
+        said = self._request(case, log, debug=False)
+        why = self._judge(case, log, said)
         if not why:
             return None
         if said["status"] not in STATUSES and self._target is not None:
             self._prepared(case)
-            again = self._asked(case, log, debug=True)
+            again = self._request(case, log, debug=True)
             said = said if again["status"] in STATUSES else again
         self._end()
         self._world.renewed()
@@ -132,7 +132,7 @@ class Driver:
         shutil.rmtree(own, ignore_errors=True)
         return own
 
-    def _judged(self, case: Case, log: Path, said: dict[str, Any]) -> str:
+    def _judge(self, case: Case, log: Path, said: dict[str, Any]) -> str:
         status, err = said["status"], said["err"]
         if status not in STATUSES:
             return f"exit {status}"
@@ -151,7 +151,7 @@ class Driver:
         self._held = None
         return ""
 
-    def _asked(self, case: Case, log: Path, *, debug: bool) -> dict[str, Any]:
+    def _request(self, case: Case, log: Path, *, debug: bool) -> dict[str, Any]:
         target = self._target = self._target or self._started()
         asked = {"arguments": case.arguments, "folder": str(self._world.folder), "log": f"file:{log}", "debug": debug}
         assert target.stdin is not None

@@ -29,13 +29,13 @@ from refold.streams.log.kafka.manifests import is_entry
 from refold.streams.log.kafka.range_reader import RawRecord
 from refold.streams.log.port import Mismatch
 from refold.testing.kafka import start_kafka
-from refold_tests.asked import asked_worker
 from refold_tests.command import refold_command
 from refold_tests.folding import append, await_folded, history, opened, url_of
 from refold_tests.fuzz import mutate, records, served
 from refold_tests.fuzz.conversations import http_parts
 from refold_tests.fuzz.world import CONTENT, World
 from refold_tests.sample_types import THING, A, said
+from refold_tests.worker_pages import worker_with_pages
 
 RECORDS = 80
 REQUESTS = 20
@@ -91,7 +91,7 @@ def run_round(bootstrap: str, prefix: str, seed: int, world: World, folder: Path
         log.register(THING)
         acknowledged = append(log, [said(A, 1), *history(chance, 40)])
         written += attack(log, chance, world)
-        with asked_worker(url, folder) as (worker, pages), refold.open(url) as client:
+        with worker_with_pages(url, folder) as (worker, pages), refold.open(url) as client:
             acknowledged |= append(log, history(chance, 40))
             written += attack(log, chance, world)
             noting.notes.clear()

@@ -119,7 +119,7 @@ class FuzzedType:
 
     def reads(self, data: bytes) -> bool:
         """Check that the kernel reads a message as Python does; return whether it is an observation."""
-        found, expected = (_said(codec, data) for codec in (self.native, self.python))
+        found, expected = (_result_text(codec, data) for codec in (self.native, self.python))
         assert found == expected, f"{self.name}: {data.hex()} is read as {found}, by Python as {expected}"
         return not found.startswith("undecodable")
 
@@ -168,7 +168,7 @@ class FuzzedType:
             return repr(error)
 
 
-def _said(codec: ObservationCodec, data: bytes) -> str:
+def _result_text(codec: ObservationCodec, data: bytes) -> str:
     """Return what a message decodes to, as text: types matter, and so does the order of a patch."""
     try:
         return repr(codec.identified(data))

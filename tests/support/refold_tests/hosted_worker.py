@@ -1,6 +1,6 @@
 """A worker's process without a fold, for tests of what hosts it.
 
-    python -c 'from refold_tests.hosted import main; main()' BOOTSTRAP PREFIX FOLDER MODULE INSTANCE
+    python -c 'from refold_tests.hosted_worker import main; main()' BOOTSTRAP PREFIX FOLDER MODULE INSTANCE
 
 It follows `<prefix>.changes` with the agents of MODULE, which get a `file:` log in FOLDER, until SIGTERM.
 REFOLD_TEST_OUT_OF_GROUP_S: how long their consumer may be out of its group; a line on standard input changes it.

@@ -21,7 +21,7 @@ import pydantic
 
 import refold
 
-CODE = "from refold_tests.kept_values import main; main()"
+CODE = "from refold_tests.recordable_values import main; main()"
 
 
 class Colour(enum.Enum):

@@ -16,7 +16,7 @@ from refold_tests.folding import PATIENCE_S, Running, running
 
 
 @contextmanager
-def asked_worker(url: str, folder: Path, **settings: Any) -> Iterator[tuple[Running, str]]:
+def worker_with_pages(url: str, folder: Path, **settings: Any) -> Iterator[tuple[Running, str]]:
     """Run a worker; yield it with the URL of its pages once it folds every partition."""
     with ExitStack() as ending:
         server = WebServer("127.0.0.1", 0)

@@ -50,7 +50,7 @@ class Decked:
         """Press keys, given by character or name. Each is pressed after the previous one was handled."""
         for key in keys:
             await self._pilot.press(KEYS.get(key, key))
-            await self._settled()
+            await self._await_idle()
 
     async def type(self, text: str) -> None:
         """Type a text, and press Enter."""
@@ -67,7 +67,7 @@ class Decked:
             assert time.monotonic() < end, f"not seen in {PATIENCE_S:g} s: {what}; the screen:\n{self.text}"
             await self._pilot.pause(LOOK_S)
 
-    async def _settled(self) -> None:
+    async def _await_idle(self) -> None:
         await self._pilot.pause()
         await self.until(lambda: all(each.is_finished for each in self.app.workers), "the answer")
         await self._pilot.pause()
@@ -85,7 +85,7 @@ def on_deck(
         async with app.run_test(size=size) as pilot:
             deck = Decked(app, pilot)
             await deck.until(lambda: isinstance(app.screen, DeckScreen), "a first screen")
-            await deck._settled()
+            await deck._await_idle()
             await body(deck)
 
     asyncio.run(opened())
