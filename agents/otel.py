@@ -231,9 +231,9 @@ class _Mapping:
 
     def _call(self, call: Call, step: Step, attempt: Attempt, place: int, parent: int, at: int) -> Span:
         """Return the span of a tool or model call. at: its start, if that is not recorded."""
-        asked, started_at = call.asked, call.started_at or at
+        request, started_at = call.asked, call.started_at or at
         ended_at = started_at + round(call.duration_ms * 1000)
-        is_model = asked.kind == "model"
+        is_model = request.kind == "model"
         name, attributes = self._model(call) if is_model else self._tool(call)
         attributes |= {
             "refold.step": step.number, "refold.attempt": attempt.number, "refold.retry": len(call.retries),
@@ -250,17 +250,17 @@ class _Mapping:
                           is_remote=is_model)  # fmt: skip
 
     def _tool(self, call: Call) -> tuple[str, dict[str, Plain]]:
-        asked = call.asked
+        request = call.asked
         attributes = {
-            "gen_ai.operation.name": "execute_tool", "gen_ai.tool.name": asked.name, "gen_ai.tool.type": "function",
-            "refold.effect": asked.effect,
+            "gen_ai.operation.name": "execute_tool", "gen_ai.tool.name": request.name, "gen_ai.tool.type": "function",
+            "refold.effect": request.effect,
             "refold.idempotency_key": call.key,
         }  # fmt: skip
         if self._content:
-            given = _members(asked.request)
+            given = _members(request.request)
             named = given.get("kwargs", {})
             attributes["gen_ai.tool.call.arguments"] = _short(given if given.get("args") else named)
-        return f"execute_tool {asked.name}", attributes
+        return f"execute_tool {request.name}", attributes
 
     def _model(self, call: Call) -> tuple[str, dict[str, Plain]]:
         exchange = model_call(call)
@@ -275,14 +275,14 @@ class _Mapping:
 
     def _call_event(self, call: Call, at: int) -> Event:
         """Return an event for a call that is not a span here: a decision, a read, an observation, a nested run."""
-        asked = call.asked
-        attributes: dict[str, Plain] = {"refold.entity": asked.name}
-        if asked.kind == "run":
-            attributes = {"gen_ai.agent.name": asked.name, "refold.run": child_of(call)}
-        if asked.kind == "decide" and self._content:
-            members = _members(asked.request)
+        request = call.asked
+        attributes: dict[str, Plain] = {"refold.entity": request.name}
+        if request.kind == "run":
+            attributes = {"gen_ai.agent.name": request.name, "refold.run": child_of(call)}
+        if request.kind == "decide" and self._content:
+            members = _members(request.request)
             attributes |= {"refold.choice": _short(members.get("choice")), "refold.why": _short(members.get("why"))}
-        return Event(f"refold.{asked.kind}", call.started_at or at, _present(attributes))
+        return Event(f"refold.{request.kind}", call.started_at or at, _present(attributes))
 
     def _exception(self, failure: Failure, at: int, more: Mapping[str, Plain]) -> Event:
         attributes = {"exception.type": failure.exception, **more}
@@ -324,16 +324,19 @@ def _began(step: Step) -> int:
 
 def _model_details(call: Call, *, content: bool) -> dict[str, Plain]:
     """Return the attributes of a model's request and answer that a step's observation does not repeat."""
-    asked, usage = _members(_members(call.asked.request).get("kwargs")), _members(_members(call.answer).get("usage"))
+    arguments, usage = (
+        _members(_members(call.asked.request).get("kwargs")),
+        _members(_members(call.answer).get("usage")),
+    )
     found: dict[str, Plain] = {}
     for name, ours in _REQUEST_NAMES.items():
-        if isinstance(asked.get(name), int | float) and not isinstance(asked[name], bool):
-            found[ours] = float(asked[name])
-    if isinstance(asked.get("n"), int) and not isinstance(asked["n"], bool) and asked["n"] != 1:
-        found["gen_ai.request.choice.count"] = asked["n"]
-    if isinstance(asked.get("stream"), bool):
-        found["gen_ai.request.stream"] = asked["stream"]
-    stops = asked.get("stop_sequences", asked.get("stop"))
+        if isinstance(arguments.get(name), int | float) and not isinstance(arguments[name], bool):
+            found[ours] = float(arguments[name])
+    if isinstance(arguments.get("n"), int) and not isinstance(arguments["n"], bool) and arguments["n"] != 1:
+        found["gen_ai.request.choice.count"] = arguments["n"]
+    if isinstance(arguments.get("stream"), bool):
+        found["gen_ai.request.stream"] = arguments["stream"]
+    stops = arguments.get("stop_sequences", arguments.get("stop"))
     stops = [stops] if isinstance(stops, str) else stops
     if content and isinstance(stops, list) and all(isinstance(each, str) for each in stops):
         found["gen_ai.request.stop_sequences"] = stops

@@ -40,15 +40,15 @@ def json_exchange(request: Plain, answer: Plain) -> tuple[Mapping[str, Any], Map
     For a stream the answer has the fields of its events, and those under `message`, `response` and `delta` in them;
     later ones override earlier ones. Token counts from different events are combined.
     """
-    asked = _json(bytes_of(request.get("body", "")))
+    body = _json(bytes_of(request.get("body", "")))
     path = urlsplit(str(request.get("url", ""))).path
-    if "model" not in asked and (found := _MODEL.search(path)) is not None:
-        asked = {**asked, "model": unquote(found[1])}
+    if "model" not in body and (found := _MODEL.search(path)) is not None:
+        body = {**body, "model": unquote(found[1])}
     if not isinstance(answer, dict):
-        return asked, {}
+        return body, {}
     whole = {} if is_of_messages(answer) else _json(body_of(answer))
     if whole:
-        return asked, whole
+        return body, whole
     answered: dict[str, Any] = {}
     for event in _events(answer):
         # The type of an event is not a field of the answer.
@@ -58,7 +58,7 @@ def json_exchange(request: Plain, answer: Plain) -> tuple[Mapping[str, Any], Map
                 # Anthropic reports the tokens read at the beginning, and those written at the end.
                 kept = {key: {**answered[key], **members[key]} for key in _USAGES if _are_both(answered, members, key)}
                 answered |= members | kept
-    return asked, answered
+    return body, answered
 
 
 def reported_tokens(answered: Mapping[str, Any]) -> tuple[int | None, int | None]:

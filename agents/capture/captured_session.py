@@ -132,10 +132,10 @@ class CapturedSession:
         stored, so that a process that is killed in between observes it again, on the same entity."""
         decision = denial_in(exchange.answer)
         if decision is not None:
-            asked = RecordedRequest(kind="model", name=exchange.name, request=exchange.request)
+            request = RecordedRequest(kind="model", name=exchange.name, request=exchange.request)
             step = f"{self.run}#{self._number}"
-            patch = denial_patch(decision, asked, step, exchange.at)
-            self._captured.observe(denial_entity(step, asked), patch, self._number, exchange.at)
+            patch = denial_patch(decision, request, step, exchange.at)
+            self._captured.observe(denial_entity(step, request), patch, self._number, exchange.at)
 
     def _note(self, exchange: SpooledExchange, turn: ModelTurn | None, reply: ModelReply | None) -> None:
         """Note which turn the next step is, before the step."""

@@ -56,12 +56,12 @@ class RecordedSession:
         method, params = message["method"], message.get("params")
         given: dict[str, Any] = params if isinstance(params, dict) else {}
         name = str(given.get("name")) if method == CALL else f"{PREFIX}{method}"
-        asked: Plain = (
+        request: Plain = (
             given.get("arguments") or {} if method == CALL else {k: v for k, v in given.items() if k != "_meta"}
         )
         if self._redact is not None:
-            asked = self._redact(asked)
-        found = self._answers.get(_key(name, asked), [])
+            request = self._redact(request)
+        found = self._answers.get(_key(name, request), [])
         if found:
             call = found[0]
             if len(found) > 1 or call.asked.effect != "read":
@@ -78,10 +78,10 @@ class RecordedSession:
         return _error(f"{name:.100} is not recorded so in run {self._run}: {why}")
 
 
-def _key(name: str, asked: Plain) -> str:
+def _key(name: str, request: Plain) -> str:
     if name.removeprefix(PREFIX) in BY_METHOD:
-        asked = {}
-    return json.dumps([name, asked], sort_keys=True)
+        request = {}
+    return json.dumps([name, request], sort_keys=True)
 
 
 def _error(message: str) -> dict[str, Plain]:

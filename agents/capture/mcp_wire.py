@@ -123,20 +123,20 @@ class McpWire:
         """End those of some requests that have no answer."""
         with self._turn:
             for channel, id, number in requests:
-                asked = self._asked.get((channel, id))
-                if asked is not None and asked.number == number:
+                request = self._asked.get((channel, id))
+                if request is not None and request.number == number:
                     self._lose(self._asked.pop((channel, id)), why)
 
     def end(self, why: Broken = _SERVER_ENDED) -> None:
         """End every request that has no answer."""
         with self._turn:
-            for asked in self._asked.values():
-                self._lose(asked, why)
+            for request in self._asked.values():
+                self._lose(request, why)
             self._asked.clear()
 
-    def _lose(self, asked: _OpenRequest, why: Broken) -> None:
-        if asked.spooling is not None:
-            asked.spooling.end("none", _since_ms(asked.began_s), why)
+    def _lose(self, request: _OpenRequest, why: Broken) -> None:
+        if request.spooling is not None:
+            request.spooling.end("none", _since_ms(request.began_s), why)
 
     def _ask(self, message: dict[str, Any], channel: str) -> Pending:
         method, params = str(message["method"]), message.get("params")
@@ -145,8 +145,8 @@ class McpWire:
         is_call = isinstance(tool, str)
         name = tool if isinstance(tool, str) else f"{PREFIX}{method}"
         effect = self._effects.get(name, "write") if is_call else "read"
-        asked = given.get("arguments") or {} if is_call else {k: v for k, v in given.items() if k != "_meta"}
-        request = {"method": method, "effect": effect, "asked": asked}
+        arguments = given.get("arguments") or {} if is_call else {k: v for k, v in given.items() if k != "_meta"}
+        request = {"method": method, "effect": effect, "asked": arguments}
         spooling = self._spool.begin(name, request, self._now_micros())
         self._count += 1
         pending = Pending(channel, json.dumps(message["id"]), self._count)
@@ -157,16 +157,16 @@ class McpWire:
         return pending
 
     def _answer(self, message: dict[str, Any], channel: str) -> None:
-        asked = self._asked.pop((channel, json.dumps(message.get("id"))), None)
-        if asked is None:
+        request = self._asked.pop((channel, json.dumps(message.get("id"))), None)
+        if request is None:
             return
-        if asked.method == LISTING:
+        if request.method == LISTING:
             self._learn(message.get("result"))
-        if asked.spooling is not None:
+        if request.spooling is not None:
             answer = {name: message[name] for name in ("result", "error") if name in message}
-            asked.spooling.head([], "", 0, [], _since_ms(asked.began_s))
-            asked.spooling.add(json.dumps(answer).encode(), _since_ms(asked.began_s))
-            asked.spooling.end("whole", _since_ms(asked.began_s))
+            request.spooling.head([], "", 0, [], _since_ms(request.began_s))
+            request.spooling.add(json.dumps(answer).encode(), _since_ms(request.began_s))
+            request.spooling.end("whole", _since_ms(request.began_s))
 
     def _learn(self, listed: Any) -> None:
         tools = listed.get("tools") if isinstance(listed, dict) else None

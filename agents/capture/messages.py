@@ -61,10 +61,10 @@ def _httpx_request(value: Any, body: Body) -> Plain:
 
 
 def _httpx_response(value: Any, body: Body) -> Plain:
-    asked = getattr(value, "_request", None)
+    request = getattr(value, "_request", None)
     return {
         "status": value.status_code, "headers": kept_headers(value.headers.multi_items()), "body": body(_read(value)),
-        "request": None if asked is None else _httpx_request(asked, body),
+        "request": None if request is None else _httpx_request(request, body),
     }  # fmt: skip
 
 
@@ -81,16 +81,16 @@ def _httpx_request_made(module: Any, form: Mapping[str, Plain]) -> Any:
 
 
 def _httpx_response_made(module: Any, form: Mapping[str, Plain]) -> Any:
-    asked = None if form["request"] is None else _httpx_request_made(module, form["request"])
+    request = None if form["request"] is None else _httpx_request_made(module, form["request"])
     headers = kept_headers(form["headers"])  # a header that names an encoding would decode the body again
     if form["body"] is not None:
-        return module.Response(form["status"], headers=headers, content=_bytes(form), request=asked)
+        return module.Response(form["status"], headers=headers, content=_bytes(form), request=request)
 
     def unread(stream: object) -> Iterator[bytes]:
         raise module.StreamClosed()
 
     stream: Any = type("UnreadStream", (module.SyncByteStream,), {"__iter__": unread})
-    return module.Response(form["status"], headers=headers, stream=stream(), request=asked)
+    return module.Response(form["status"], headers=headers, stream=stream(), request=request)
 
 
 def _requests_request(value: Any, body: Body) -> Plain:
@@ -99,12 +99,12 @@ def _requests_request(value: Any, body: Body) -> Plain:
 
 
 def _requests_response(value: Any, body: Body) -> Plain:
-    asked = value.request
+    request = value.request
     return {
         "status": value.status_code, "reason": value.reason, "url": shown_url(str(value.url)),
         "encoding": value.encoding, "headers": kept_headers(value.headers.items()),
         "body": body(value._content if value._content_consumed else None),
-        "request": None if asked is None else _requests_request(asked, body),
+        "request": None if request is None else _requests_request(request, body),
     }  # fmt: skip
 
 

@@ -132,10 +132,10 @@ class RecordedUpstream:
             return refused, b"", ""
         ask_for_body(request)
         body = await request.content.read()
-        asked = self._read_request(request, body)
-        found = self._find_exchange(asked)
+        received = self._read_request(request, body)
+        found = self._find_exchange(received)
         if found is None:
-            return None, body, self._describe_mismatch(asked)
+            return None, body, self._describe_mismatch(received)
         self.served += 1
         return await self._send_answer(request, found.call), body, ""
 
@@ -159,11 +159,11 @@ class RecordedUpstream:
         await self._send_unprompted(request, agent, 0)
         async for message in agent:
             data = message.data.encode() if isinstance(message.data, str) else bytes(message.data)
-            asked = self._recorded_form(request, WEBSOCKET, WEBSOCKET_TYPE, data)
-            found = self._find_exchange(asked)
+            received = self._recorded_form(request, WEBSOCKET, WEBSOCKET_TYPE, data)
+            found = self._find_exchange(received)
             if found is None:
                 self.unrecorded += 1
-                why = self._describe_mismatch(asked)
+                why = self._describe_mismatch(received)
                 self._say(why)
                 error = {"type": "refold_proxy", "code": "not_recorded", "message": f"refold: {why}"}
                 await agent.send_json({"type": "error", "status": 400, "error": error})
@@ -175,11 +175,11 @@ class RecordedUpstream:
 
     async def _send_unprompted(self, request: web.BaseRequest, agent: web.WebSocketResponse, after: int) -> None:
         """Send what the provider sent unprompted, after an exchange and before the agent's next message."""
-        asked = self._recorded_form(request, WEBSOCKET, WEBSOCKET_TYPE, b"")
+        received = self._recorded_form(request, WEBSOCKET, WEBSOCKET_TYPE, b"")
         while not agent.closed:
             with self._turn:
                 near = (each for each in self._waiting
-                        if each.call.started_at > after and _is_same_target(asked, each.request))  # fmt: skip
+                        if each.call.started_at > after and _is_same_target(received, each.request))  # fmt: skip
                 found = next(near, None)
                 if found is None or found.request["body"]:
                     return
@@ -220,16 +220,16 @@ class RecordedUpstream:
         first, slash, rest = target[1:].partition("/")
         if slash and first in PROVIDERS:
             target = f"/{rest}"
-        asked = request_of(method, f"http://recording{target}", content_type, body)
-        return asked if self._redact is None else self._redact(asked)
+        received = request_of(method, f"http://recording{target}", content_type, body)
+        return received if self._redact is None else self._redact(received)
 
-    def _find_exchange(self, asked: Plain) -> RecordedExchange | None:
+    def _find_exchange(self, request: Plain) -> RecordedExchange | None:
         with self._turn:
-            near = [each for each in self._waiting if _is_same_target(asked, each.request)]
-            exact = _content_of(asked)
+            near = [each for each in self._waiting if _is_same_target(request, each.request)]
+            exact = _content_of(request)
             found = next((each for each in near if _content_of(each.request) == exact), None)
             if found is None and near:
-                normal = _normal(asked)
+                normal = _normal(request)
                 found = next((each for each in near if each.normal == normal), None)
             if found is not None:
                 self._waiting.remove(found)
@@ -262,16 +262,16 @@ class RecordedUpstream:
             request.transport.close()
         return response
 
-    def _describe_mismatch(self, asked: Plain) -> str:
+    def _describe_mismatch(self, request: Plain) -> str:
         """Describe the request, the nearest recorded turn, and where they differ."""
-        name = f"{asked['method']} {urlsplit(asked['url']).path}"
+        name = f"{request['method']} {urlsplit(request['url']).path}"
         with self._turn:
             waiting, done = list(self._waiting), list(self._done)
-        normal = _normal(asked)
-        same = next((each for each in done if _is_same_target(asked, each.request) and each.normal == normal), None)
+        normal = _normal(request)
+        same = next((each for each in done if _is_same_target(request, each.request) and each.normal == normal), None)
         if same is not None:
             return f"{name}: turn {same.step} of run {same.run} answers this, and was served already"
-        near = [each for each in waiting if _is_same_target(asked, each.request)]
+        near = [each for each in waiting if _is_same_target(request, each.request)]
         if not near:
             left = f"{len(waiting)} recorded requests were not asked for" if waiting else "all of it was served"
             return f"{name} is not in the recording: {left}"
@@ -315,10 +315,10 @@ def _value_at(tree: Plain, path: str) -> Plain:
     return tree
 
 
-def _is_same_target(asked: Plain, recorded: Plain) -> bool:
+def _is_same_target(request: Plain, recorded: Plain) -> bool:
     """Return whether both have the same method, path and query; the recorded path may begin with its upstream's."""
-    a, b = urlsplit(asked["url"]), urlsplit(recorded["url"])
-    return bool(asked["method"] == recorded["method"] and b.path.endswith(a.path) and a.query == b.query)
+    a, b = urlsplit(request["url"]), urlsplit(recorded["url"])
+    return bool(request["method"] == recorded["method"] and b.path.endswith(a.path) and a.query == b.query)
 
 
 def _content_of(request: Plain) -> Plain:

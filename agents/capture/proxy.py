@@ -284,12 +284,12 @@ class _Exchange:
             self.end("none", Broken("WebSocketDenied", message))
             return error_response(403, message)
         self._body += self._read or b""
-        asked = self.requested()
-        decision = guard.decide(name, asked)
+        request = self.requested()
+        decision = guard.decide(name, request)
         if decision is None:
-            self._counted = CountedCopy(guard, name, asked, self._began_at, self.sent)
+            self._counted = CountedCopy(guard, name, request, self._began_at, self.sent)
             return None
-        headers, content = denied(decision, name, asked)
+        headers, content = denied(decision, name, request)
         if self._spooling is not None:
             kept = kept_headers(headers.items())
             self._spooling.head(sent_headers(self.sent), "HTTP/1.1", DENIED_STATUS, kept, self._ms())
@@ -331,11 +331,11 @@ class _Exchange:
         content_type = headers.get("Content-Type", "")
         body = self._readable(headers.get("Content-Encoding"), content_type)
         url = url_without_credentials(self.url, self.known)
-        asked = self._asked = request_of(self._request.method, url, content_type, body)
+        request = self._asked = request_of(self._request.method, url, content_type, body)
         self._body.clear()
         by = headers.get(STEP_HEADER, "")
-        self._spooling = self._spool.begin(name_of(self._request.method, url), asked, self._began_at, by)
-        return asked
+        self._spooling = self._spool.begin(name_of(self._request.method, url), request, self._began_at, by)
+        return request
 
     def _readable(self, encoding: str | None, content_type: str) -> bytes:
         """Return the copy of the body. A body that cannot be decoded cannot be searched for credentials: only its kind

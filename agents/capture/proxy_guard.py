@@ -78,18 +78,18 @@ class ProxyGuard:
         Returns:
             The denial; None if it is allowed.
         """
-        asked = RecordedRequest(kind="model", name=name, request=request)
-        decision = decide(self._policy, self._facts, asked)
+        recorded = RecordedRequest(kind="model", name=name, request=request)
+        decision = decide(self._policy, self._facts, recorded)
         if decision is not None and decision.action == "deny":
             self._facts.denied += 1
             return decision
-        self._facts.begin(asked, "")
+        self._facts.begin(recorded, "")
         return None
 
     def ended(self, name: str, request: Plain, answer: Plain, started_at: int, duration_ms: float) -> None:
         """Count how an allowed request was answered. answer: as it is recorded."""
-        asked = RecordedRequest(kind="model", name=name, request=request)
-        self._facts.end(Call(asked=asked, answer=answer, started_at=started_at, duration_ms=duration_ms), "")
+        recorded = RecordedRequest(kind="model", name=name, request=request)
+        self._facts.end(Call(asked=recorded, answer=answer, started_at=started_at, duration_ms=duration_ms), "")
 
 
 class CountedCopy:
@@ -128,8 +128,8 @@ class CountedCopy:
 
 def denied(decision: PolicyDecision, name: str, request: Plain) -> tuple[dict[str, str], bytes]:
     """Return the headers and the body of the response to a denied request, in the form of the provider's own errors."""
-    asked = RecordedRequest(kind="model", name=name, request=request)
-    message = str(PolicyDenied(decision.policy, decision.rule, title_of(asked), decision.why))
+    recorded = RecordedRequest(kind="model", name=name, request=request)
+    message = str(PolicyDenied(decision.policy, decision.rule, title_of(recorded), decision.why))
     family = family_of(request)
     headers = {
         "Content-Type": "application/json", DENIED_HEADER: quote(decision.policy), RULE_HEADER: quote(decision.rule),

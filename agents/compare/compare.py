@@ -239,12 +239,12 @@ def _is_reordered(pairs: Sequence[Pair], a: Sequence[str], b: Sequence[str]) -> 
 
 def _key(step: Step, names: Renaming | None = None) -> str:
     """Return a step's requests, or its result if it has none; the text is equal for steps that belong together."""
-    asked = [request_key(each.asked, names) for each in step.calls]
+    requests = [request_key(each.asked, names) for each in step.calls]
     silent = all(each.asked.kind == "decide" for each in step.calls)
     result: Any = None
     if silent:
         result = step.result if names is None else names.of(step.result)
-    return encode(json_tree([step.name, asked, result], "step")).hex()
+    return encode(json_tree([step.name, requests, result], "step")).hex()
 
 
 def _calls_of(step: Step) -> tuple[Any, ...]:

@@ -265,9 +265,9 @@ def _pair(
     x, y = a[one], b[other]
     if (x.asked.kind, x.asked.name) != (y.asked.kind, y.asked.name):
         yield StepDifference("tool", call_tree(x), call_tree(y), one + 1, other + 1)
-    elif not rules.is_same(*(asked := _compared_parts(x, y, rules))):
+    elif not rules.is_same(*(parts := _compared_parts(x, y, rules))):
         what: What = "decision" if x.asked.kind == "decide" else "arguments"
-        yield StepDifference(what, *asked, one + 1, other + 1)
+        yield StepDifference(what, *parts, one + 1, other + 1)
     else:
         yield from _answers(x, y, one + 1, other + 1, rules)
 

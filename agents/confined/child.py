@@ -189,10 +189,10 @@ def _key(entity: str, answer: Plain) -> bytes:
 def main() -> None:
     """Read the question, answer it and exit; see the module."""
     question, answer, trace = (int(each) for each in sys.argv[1:])
-    asked = msgspec.json.decode(whole(question), type=Question)
+    decoded = msgspec.json.decode(whole(question), type=Question)
     os.close(question)
     with os.fdopen(answer, "wb", buffering=0) as file:
-        said = reply_to(asked, trace, file)
+        said = reply_to(decoded, trace, file)
         for stream in (sys.stdout, sys.stderr):
             stream.flush()
         write_line(file, said)

@@ -129,19 +129,19 @@ class _Portable:
         )  # fmt: skip
 
     def call(self, call: Call) -> Call:
-        asked, answer = call.asked, call.answer
-        if asked.kind == "read" and isinstance(answer, dict):
+        request, answer = call.asked, call.answer
+        if request.kind == "read" and isinstance(answer, dict):
             answer = {**answer, "cut": ""}
         retries = (Retry(attempt=e.attempt, failure=self._failure(e.failure), backoff_ms=e.backoff_ms)
                    for e in call.retries)  # fmt: skip
         return Call(
             asked=RecordedRequest(
-                kind=asked.kind,
-                name=asked.name,
-                request=self.tree(asked.request),
-                effect=asked.effect,
-                ignored=asked.ignored,
-                found_by=self.tree(asked.found_by),
+                kind=request.kind,
+                name=request.name,
+                request=self.tree(request.request),
+                effect=request.effect,
+                ignored=request.ignored,
+                found_by=self.tree(request.found_by),
             ),
             answer=self.tree(answer),
             failure=self.failure(call.failure),

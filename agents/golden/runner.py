@@ -70,13 +70,13 @@ def _judge_recording(golden: Golden, name: str, did: Recording, departure: Depar
 def _describe_departure(departure: Departure, golden: Golden) -> str:
     if not isinstance(departure, Unrecorded):
         return str(departure)
-    asked = departure.asked
+    request = departure.asked
     if golden.is_exact:
         advice = "If it is meant to do otherwise, expect what should hold in place of exact"
-    elif asked.kind in ("tool", "model"):
+    elif request.kind in ("tool", "model"):
         advice = (
-            f"If it is right to ask this, say what is answered: --answer {asked.name}=JSON when the trace is added, or "
-            "in `answers` of its file"
+            f"If it is right to ask this, say what is answered: --answer {request.name}=JSON when the trace is added, "
+            "or in `answers` of its file"
         )
     else:
         advice = "If it is right to ask this, record a run with this code, and make that the golden trace"

@@ -163,11 +163,11 @@ def _wrote(run: Recording, step: Step) -> bool:
 
 def _writes(run: Recording, call: Call) -> bool:
     """Return whether a call changed something outside, or may have."""
-    asked = call.asked
-    if asked.kind == "run":
+    request = call.asked
+    if request.kind == "run":
         child = run.children.get(child_of(call))
         return child is None or any(_wrote(child, step) for step in child.steps)
-    return asked.kind == "observe" or (asked.kind == "tool" and asked.effect != "read" and not is_denial(call))
+    return request.kind == "observe" or (request.kind == "tool" and request.effect != "read" and not is_denial(call))
 
 
 def _unknown(evidence: Evidence) -> Iterable[RunFinding]:

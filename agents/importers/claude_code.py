@@ -222,7 +222,7 @@ class _Lines:
             messages += parse_messages([{**each.message, **time, **around}], each.place)
         identity: dict[str, Value] = {FORMAT: self.session, **({"agent": self.agent} if self.is_side else {})}
         messages = messages or [record("session", self.constant)]
-        asked = (each.text for each in messages if each.role == "user" and not each.is_result)
+        questions = (each.text for each in messages if each.role == "user" and not each.is_result)
         return Conversation(
             run=file.run_of(identity),
             messages=messages,
@@ -232,7 +232,7 @@ class _Lines:
             model=model,
             version=text_at(self.constant, "version"),
             title=self.title,
-            input=next(asked, None),
+            input=next(questions, None),
             metadata={**self.constant, **({"meta": dict(meta)} if meta else {})},
             grows=True,
             parent=run_id({FORMAT: self.session}) if self.is_side else "",

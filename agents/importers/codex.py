@@ -78,7 +78,7 @@ def conversations(file: ImportFile) -> Iterator[Conversation]:
     parent: Any = meta
     for key in PARENT:
         parent = parent.get(key) if isinstance(parent, Mapping) else None
-    asked = (each.text for each in messages if each.role == "user" and not each.is_result)
+    questions = (each.text for each in messages if each.role == "user" and not each.is_result)
     contents: list[Value] = [each.content for each in messages]
     yield Conversation(
         run=file.run_of({FORMAT: session} if isinstance(session, str) else contents),
@@ -89,7 +89,7 @@ def conversations(file: ImportFile) -> Iterator[Conversation]:
         start=own_time(meta.get("timestamp")),
         model=model,
         version=text_at(meta, "cli_version"),
-        input=next(asked, None),
+        input=next(questions, None),
         metadata={key: value for key, value in meta.items() if value is not None},
         grows=True,
         parent=run_id({FORMAT: parent}) if isinstance(parent, str) else "",

@@ -253,7 +253,7 @@ class Trace:
         agent = _first([root, *ordered], NAMES) or text_of(named[0].get("service.name") if named else None) or FORMAT
         about = {name: root.attributes[name] for name in ABOUT if name in root.attributes}
         scopes = sorted({scope for _, _, _, scope in self.spans if scope})
-        asked = (each.text for each in messages if each.role == "user" and not each.is_result)
+        questions = (each.text for each in messages if each.role == "user" and not each.is_result)
         starts = [each.started_at for each in ordered if each.started_at is not None]
         logs: list[Value] = [
             list(each) for each in sorted((text, own) for own, texts in self.logs.items() for text in texts)
@@ -270,7 +270,7 @@ class Trace:
             start=min(starts, default=None),
             model=next((each.model for each in ordered if each.model), ""),
             title=root.name,
-            input=root.input if root.input is not None else next(asked, None),
+            input=root.input if root.input is not None else next(questions, None),
             output=root.output,
             outcome=outcome,
             metadata={"trace_id": self.id, "resources": named, "scopes": scopes, **about},
@@ -378,11 +378,11 @@ class _Messages:
     def _step(self, parent: ImportedSpan | None, calls: list[ImportedSpan]) -> None:
         """Add a step of calls that no model requested."""
         at = min((each.started_at for each in calls if each.started_at is not None), default=None)
-        asked = tuple(ToolCall(each.tool, each.arguments, each.id) for each in calls)
+        calls_made = tuple(ToolCall(each.tool, each.arguments, each.id) for each in calls)
         extra: dict[str, Value] = {} if parent is None else {"parent_span": parent.name}
         if parent is not None and self._keeps_spans:
             extra["parent_span_id"] = parent.id
-        self._put(at, Message(role="assistant", content=None, calls=asked, at=at, extra=extra))
+        self._put(at, Message(role="assistant", content=None, calls=calls_made, at=at, extra=extra))
         for each in calls:
             self._put(max(each.ended_at or 0, at or 0) or None, self._result(each, each.id))
 

@@ -59,7 +59,9 @@ def conversation_of(line: Line, file: ImportFile) -> Conversation:
     info = given.get("info")
     info = info if isinstance(info, Mapping) else {}
     version = info.get("swe_agent_version")
-    asked = [each for each in messages if each.role == "user" and not each.extra.get("is_demo") and not each.is_result]
+    questions = [
+        each for each in messages if each.role == "user" and not each.extra.get("is_demo") and not each.is_result
+    ]
     return Conversation(
         run=file.run_of(given),
         messages=messages,
@@ -67,7 +69,7 @@ def conversation_of(line: Line, file: ImportFile) -> Conversation:
         imported_from=FORMAT,
         place=place,
         version=version if isinstance(version, str) else "",
-        input=asked[0].text if asked else None,
+        input=questions[0].text if questions else None,
         output=info.get("submission"),
         metadata={key: value for key, value in given.items() if key not in ("trajectory", "history")},
         usage=_usage(info.get("model_stats")),

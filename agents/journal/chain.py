@@ -94,11 +94,11 @@ def _attempt(attempt: Attempt) -> Plain:
 
 
 def _call(call: Call) -> Plain:
-    asked = call.asked
+    request = call.asked
     answer = call.answer
-    if asked.kind in _LEFT_OUT and isinstance(answer, dict):
-        answer = {key: value for key, value in answer.items() if key != _LEFT_OUT[asked.kind]}
-    return [asked.kind, asked.name, asked.request, answer, _failure(call.failure)]
+    if request.kind in _LEFT_OUT and isinstance(answer, dict):
+        answer = {key: value for key, value in answer.items() if key != _LEFT_OUT[request.kind]}
+    return [request.kind, request.name, request.request, answer, _failure(call.failure)]
 
 
 def _failure(failure: Failure | None) -> Plain:

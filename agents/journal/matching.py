@@ -33,12 +33,12 @@ def asks_same(a: RecordedRequest, b: RecordedRequest) -> bool:
     return one == other and is_same(one, other)
 
 
-def matchings(asked: Iterable[RecordedRequest]) -> list[str]:
+def matchings(requests: Iterable[RecordedRequest]) -> list[str]:
     """Describe the calls that are not compared by their whole request, such as `tool find: matched without request_id`.
 
     Each description occurs once.
     """
-    return list(dict.fromkeys(f"{each.kind} {each.name}: {each.matching}" for each in asked if not each.is_whole))
+    return list(dict.fromkeys(f"{each.kind} {each.name}: {each.matching}" for each in requests if not each.is_whole))
 
 
 def compared_requests(*runs: Recording) -> Iterator[RecordedRequest]:

@@ -138,8 +138,8 @@ class CallRecorder:
             fields.append(found.pop("fields"))
             return found
 
-        asked = None if at is None else {"at": str(at)}
-        answer = self._call("read", entity, "read", asked, _JSON, _ONCE, look)
+        request = None if at is None else {"at": str(at)}
+        answer = self._call("read", entity, "read", request, _JSON, _ONCE, look)
         values = fields[0] if fields else self._backend.fields(entity, answer)
         return ReadView(entity, values, answer["version"], answer["state_hash"], answer["cut"])
 
@@ -290,11 +290,11 @@ class CallRecorder:
         """Use the recorded answer, if there is one. Return whether there is."""
         if self._is_live or (is_inside and call.effect != "write"):
             return False
-        asked = call.asked(self._redact)
-        found = self._answers.call(CallSite(step.number, step.name, step.attempt.number, call.branch), asked)
+        request = call.asked(self._redact)
+        found = self._answers.call(CallSite(step.number, step.name, step.attempt.number, call.branch), request)
         if found is None:
             return False
-        if not (asked.is_whole and found.asked.is_whole):  # it is the same call, so its recorded request is kept
+        if not (request.is_whole and found.asked.is_whole):  # it is the same call, so its recorded request is kept
             call.request, call.ignored = encoded(found.asked.request, "a recorded request"), found.asked.ignored
             call.found_by = encoded(found.asked.found_by, "a recorded key")
         call.answer, call.failure = encoded(found.answer, "a recorded answer"), found.failure
@@ -483,13 +483,13 @@ class CallRecorder:
 
     def _prepare_request(self, step: OpenStep, call: PendingCall, tool: Tool) -> Plain:
         """Return the request to be sent, as it is recorded. Everything recorded before is written, after redaction."""
-        asked = call.asked(self._redact)
+        request = call.asked(self._redact)
         with self._lock:
             if step.keys is None:
                 keys = self._answers.keys(CallSite(step.number, step.name, step.attempt.number))
                 step.keys = StepKeys(self._run.task, step.number, keys)
-            call.key = step.keys.next(tool.name, asked.counted)
-        return asked.request
+            call.key = step.keys.next(tool.name, request.counted)
+        return request.request
 
 
 def _do_nothing(error: BaseException | None) -> None:

@@ -227,17 +227,17 @@ def _reads(attempt: Attempt) -> Iterator[Patch]:
 
 def model_call(call: Call) -> Patch:
     """Return parts of the request and the answer under the names that model clients use for them."""
-    asked, answer = said_in_call(call)
+    request, answer = said_in_call(call)
     input_tokens, output_tokens = reported_tokens(answer)
     usage = usage_in(answer)
     number, text = (int, float), (str,)
     return _present(
-        model=_typed(asked.get("model"), text), temperature=_typed(asked.get("temperature"), number),
-        top_p=_typed(asked.get("top_p"), number), max_tokens=_typed(asked.get("max_tokens"), (int,)),
-        seed=_typed(asked.get("seed"), (int,)), response_model=_typed(answer.get("model"), text),
+        model=_typed(request.get("model"), text), temperature=_typed(request.get("temperature"), number),
+        top_p=_typed(request.get("top_p"), number), max_tokens=_typed(request.get("max_tokens"), (int,)),
+        seed=_typed(request.get("seed"), (int,)), response_model=_typed(answer.get("model"), text),
         response_id=_typed(answer.get("id"), text),
         input_tokens=input_tokens, output_tokens=output_tokens, cached_tokens=usage.cached or None if usage else None,
-        provider=provider_of(asked, answer), finish_reasons=finish_reasons(answer),
+        provider=provider_of(request, answer), finish_reasons=finish_reasons(answer),
     ) | {
         "request_hash": call.asked.hash, "determinism": call.source, "started_at": call.started_at,
         "duration_ms": call.duration_ms,
@@ -248,18 +248,18 @@ def said_in_call(call: Call) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
     """Return the request to a model and its answer as JSON objects, whatever recorded the call."""
     if is_exchange(call.asked.request):
         return json_exchange(call.asked.request, call.answer)
-    asked = call.asked.request.get("kwargs", {}) if isinstance(call.asked.request, dict) else {}
-    return asked, call.answer if isinstance(call.answer, dict) else {}
+    request = call.asked.request.get("kwargs", {}) if isinstance(call.asked.request, dict) else {}
+    return request, call.answer if isinstance(call.answer, dict) else {}
 
 
-def provider_of(asked: Plain, answer: Plain) -> str | None:
+def provider_of(request: Plain, answer: Plain) -> str | None:
     """Return the provider of a model call's answer, as the GenAI conventions name it: as the answer states, or by its
     form.
 
     Answers in OpenAI's form are "openai", whatever their provider, because the conventions define the name so.
     """
-    asked, answer = (each if isinstance(each, dict) else {} for each in (asked, answer))
-    for name in (answer.get("provider"), asked.get("provider")):
+    request, answer = (each if isinstance(each, dict) else {} for each in (request, answer))
+    for name in (answer.get("provider"), request.get("provider")):
         if isinstance(name, str) and name:
             return name
     form = answer.get("object")

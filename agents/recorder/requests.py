@@ -187,8 +187,8 @@ class RunCalls(CallTarget):
         Raises:
             InputError: A value cannot be recorded.
         """
-        asked = {"choice": choice, "why": why, "options": None if options is None else list(options)}
-        self._calling.note("decide", "", asked)
+        request = {"choice": choice, "why": why, "options": None if options is None else list(options)}
+        self._calling.note("decide", "", request)
         return choice
 
     def read(self, entity: str, at: Any = None) -> ReadView:

@@ -132,13 +132,13 @@ class Redactor:
         """
 
         def both(pair: Plain) -> Plain:
-            asked, named = self._redact_tree(request, self._known)
+            redacted, named = self._redact_tree(request, self._known)
             found, more = self._redact_tree(outcome, self._known.extended(named))
             # Only held secrets are searched, or the work would grow with the square of the named ones.
             texts = "\n".join(look(outcome, self._rules.names)[:2]) if named else ""
             asking = self._known.extended(named).shown if named else ()
             self._known = self._known.extended([*more, *(each for each in asking if each in texts)])
-            return asked, found
+            return redacted, found
 
         asked, found = closed(both, None)
         return asked, found
@@ -220,9 +220,9 @@ def groups_in(environment: Mapping[str, str]) -> list[str]:
     Raises:
         InputError: A group does not exist.
     """
-    asked = [each.strip() for each in environment.get(GROUPS_ENVIRONMENT, "").split(",") if each.strip()]
-    require_groups(asked, f"{GROUPS_ENVIRONMENT}: ")
-    return asked
+    names = [each.strip() for each in environment.get(GROUPS_ENVIRONMENT, "").split(",") if each.strip()]
+    require_groups(names, f"{GROUPS_ENVIRONMENT}: ")
+    return names
 
 
 def for_run(redact: Redact, key: Callable[[], bytes]) -> RunRedactor:

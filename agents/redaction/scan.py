@@ -85,34 +85,34 @@ class RedactionRules:
         self, names: Names, own: Mapping[str, str | re.Pattern[str] | Finder], without: Iterable[str],
         groups: Iterable[str] = (),
     ) -> None:  # fmt: skip
-        off, asked = frozenset(without), frozenset(groups)
+        off, wanted = frozenset(without), frozenset(groups)
         if unknown := off.difference(KINDS):
             raise InputError(f"without={sorted(unknown)[0]!r}: what can be left out is {', '.join(KINDS)}")
-        require_groups(asked, "groups=")
+        require_groups(wanted, "groups=")
         self.names = names
         users = [_own_rule(kind, rule) for kind, rule in own.items()]
         self.before = [*users, *(each for each in BEFORE_URLS if each.kind not in off)]
         self.after = [
-            *(each for each in AFTER_URLS if each.kind not in off), *(each for each in GROUPS if each.kind in asked),
+            *(each for each in AFTER_URLS if each.kind not in off), *(each for each in GROUPS if each.kind in wanted),
         ]  # fmt: skip
-        self.hints = ALL & ~(NUMBER if not asked else 0) & ~(IBAN if "iban" in off else 0)
+        self.hints = ALL & ~(NUMBER if not wanted else 0) & ~(IBAN if "iban" in off else 0)
         self.has_cards = "card" not in off
         # A user's own rule may find something in any text.
         self.always = OWN if users else 0
 
 
-def require_groups(asked: Iterable[str], said_by: str) -> None:
+def require_groups(names: Iterable[str], said_by: str) -> None:
     """Check that all groups exist.
 
     Args:
-        asked: The names of groups.
+        names: The names of groups.
         said_by: Where they were given, for the error message.
 
     Raises:
         InputError: One of them is not a group.
     """
     offered = [each.kind for each in GROUPS]
-    if unknown := sorted({*asked}.difference(offered)):
+    if unknown := sorted({*names}.difference(offered)):
         raise InputError(f"{said_by}{unknown[0]!r}: what can be added is {', '.join(offered)}")
 
 

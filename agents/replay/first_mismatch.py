@@ -79,11 +79,11 @@ def _attempt(calls: tuple[Call, ...], failure: Failure | None) -> dict[str, Plai
 
 
 def _call(call: Call) -> Plain:
-    asked = call.asked
-    tree = {asked.kind: asked.name, "request": asked.request, "failure": _failure(call.failure)}
+    request = call.asked
+    tree = {request.kind: request.name, "request": request.request, "failure": _failure(call.failure)}
     # For a read, the version and the observations count, not whether the values were stored with them.
     answer = call.answer
-    if asked.kind == "read" and isinstance(answer, dict):
+    if request.kind == "read" and isinstance(answer, dict):
         answer = {key: value for key, value in answer.items() if key != "fields"}
     return {**tree, "answer": answer}
 

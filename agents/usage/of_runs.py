@@ -55,9 +55,9 @@ def usage_of_call(call: Call) -> ModelUsage | None:
     """
     if call.asked.kind != "model" or call.source != "live":
         return None
-    asked, answered = said_in_call(call)
+    request, answered = said_in_call(call)
     tokens = usage_in(answered)
-    return None if tokens is None else ModelUsage(_model(asked, answered), tokens)
+    return None if tokens is None else ModelUsage(_model(request, answered), tokens)
 
 
 def usage_of_step(step: Step, since: int = 0) -> Iterator[ModelUsage]:
@@ -130,8 +130,8 @@ def _sum(usages: list[ModelUsage], table: Prices) -> UsageSum:
     return UsageSum(total(each.tokens for each in usages), sum(known) if known else None, unpriced)
 
 
-def _model(asked: Any, answered: Any) -> str:
-    names = (answered.get("model"), answered.get("modelVersion"), asked.get("model"))
+def _model(request: Any, answered: Any) -> str:
+    names = (answered.get("model"), answered.get("modelVersion"), request.get("model"))
     return next((each for each in names if isinstance(each, str) and each), UNKNOWN_MODEL)
 
 

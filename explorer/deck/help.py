@@ -35,9 +35,9 @@ class HelpScreen(ModalScreen[None]):
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,q,question_mark,enter", "dismiss(None)", "back")]
 
-    def __init__(self, asked: DeckScreen) -> None:
+    def __init__(self, screen: DeckScreen) -> None:
         super().__init__()
-        self._asked = asked
+        self._screen = screen
 
     def compose(self) -> ComposeResult:
         """Yield the text."""
@@ -48,9 +48,9 @@ class HelpScreen(ModalScreen[None]):
         """Show the keys of the screen first, then those of every screen."""
         keys = [
             Text(f"{NAMES.get(each.key, each.key):14}{each.description}")
-            for each in _own(self._asked)
+            for each in _own(self._screen)
         ]  # fmt: skip
-        text = [Text(self._asked.about), Text(), *keys, Text(), Text(MOVING), Text(), Text("esc: back", "dim")]
+        text = [Text(self._screen.about), Text(), *keys, Text(), Text(MOVING), Text(), Text("esc: back", "dim")]
         self.query_one(Pane).show(lines(text))
         self.query_one(Pane).query_one(Static).styles.width = "100%"
 

@@ -112,9 +112,9 @@ class Calls:
             "position": self._position,
         }
         what = {"inputs": inputs, "effect": effect, "status": "running", "started_at": now_micros()}
-        asked = self._journal.note(action, who | what, causes, tool)
-        self._journal.tie(action, "of", f"step/{step}", asked)
-        return action, asked
+        observation = self._journal.note(action, who | what, causes, tool)
+        self._journal.tie(action, "of", f"step/{step}", observation)
+        return action, observation
 
     def _record_failure(self, action: str, tool: str, attempt: int, failure: ToolFailure, last: str) -> str:
         self.failed_tries += 1

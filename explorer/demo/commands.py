@@ -15,7 +15,7 @@ PROGRAM = "refold"
 
 def commands(log: str, document: str, crashed_at: str) -> list[tuple[str, str]]:
     """Return pairs of what a command shows, and the command."""
-    asked = [
+    shown = [
         ("the pipeline when the agent died", f"state {PIPELINE} --at @{CRASH}"),
         ("the pipeline after step 3", f"state {PIPELINE} --at run:{RUN}#3"),
         ("what the overwrite changed", f"history {CONFIG} --since @{DEPLOYED}"),
@@ -27,7 +27,7 @@ def commands(log: str, document: str, crashed_at: str) -> list[tuple[str, str]]:
         ("how it failed, step by step", f"run steps {FAILED}"),
     ]
     prefix = f"{program()} --log {shlex.quote(log)}"
-    return [(shows, f"{prefix} {command}") for shows, command in asked]
+    return [(shows, f"{prefix} {command}") for shows, command in shown]
 
 
 def program() -> str:

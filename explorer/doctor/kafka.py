@@ -189,8 +189,8 @@ def _rights(clients: Clients, address: Address, looking: CheckSettings, look_s: 
 
     roles = ", ".join(looking.roles)
     try:
-        asked = AccessScope(address.prefix, looking.roles, looking.keys, contents=address.blobs is None)
-        found = allowed_here(clients, needed(asked), look_s)
+        scope = AccessScope(address.prefix, looking.roles, looking.keys, contents=address.blobs is None)
+        found = allowed_here(clients, needed(scope), look_s)
     except RefoldError as error:
         yield Finding(f"rights of a {roles}", False, str(error), BROKER_REMEDY)
         return

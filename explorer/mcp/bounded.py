@@ -195,11 +195,11 @@ def answer(log: AgentLog, tool: HistoryTool, given: Mapping[str, Any], chars: in
     Raises:
         RefoldError: The question has no answer.
     """
-    asked = tool.checked(given)
-    cursor = asked.pop(CURSOR, None)
+    arguments = tool.checked(given)
+    cursor = arguments.pop(CURSOR, None)
     part = None if cursor is None else part_at(cursor)
-    again = tool.pin(log, asked)
-    if part is not None and any(again[name] != asked.get(name) for name in POINTS if _is_cut(again.get(name))):
+    again = tool.pin(log, arguments)
+    if part is not None and any(again[name] != arguments.get(name) for name in POINTS if _is_cut(again.get(name))):
         raise InputError("cursor: give it with the arguments in `again` of its answer, including the cuts")
     return fitted({"again": again}, tool.make(again).answer(log), chars, part)
 

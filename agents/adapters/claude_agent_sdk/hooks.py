@@ -133,8 +133,8 @@ class RefoldHooks(LogContext):
         entity, now = call_entity(run, call), time.time_ns() // 1000
         arguments = json_tree(json.loads(json.dumps(given["tool_input"])), "the arguments of a tool")
         effect: Effect = "read" if self._reads(tool) else "write"
-        asked = RecordedRequest(kind="tool", name=tool, request={"args": [], "kwargs": arguments}, effect=effect)
-        decision = None if self._policy is None else self._decide(run, asked, now)
+        request = RecordedRequest(kind="tool", name=tool, request={"args": [], "kwargs": arguments}, effect=effect)
+        decision = None if self._policy is None else self._decide(run, request, now)
         patch: dict[str, Any] = {
             "tool": tool, "agent": self._agent, "run": run, "call_id": call, "effect": effect, "started_at": now,
             "inputs": self._seal(run, entity, "inputs", arguments), "status": "pending",
@@ -146,7 +146,7 @@ class RefoldHooks(LogContext):
         observation = self._log.observe(entity, patch, source=self._source(run, tool))
         self._log.link(entity, "of", f"run/{run}", source=self._source(run, tool), causes=[observation])
         if decision is not None and decision.action == "deny":
-            denial = denial_patch(decision, asked, f"{run}#", now) | {"object": entity}
+            denial = denial_patch(decision, request, f"{run}#", now) | {"object": entity}
             del denial["step"]
             self._log.observe(
                 f"audit_event/{entity.partition('/')[2]}", denial, source=self._source(run), causes=[observation]
@@ -154,7 +154,7 @@ class RefoldHooks(LogContext):
         self._log.flush()
         if decision is not None:
             return _denial_output(decision.why)
-        self._open[entity] = HookedCall(asked, now)
+        self._open[entity] = HookedCall(request, now)
         if len(self._open) > _OPEN_CALLS_MAX:
             self._open.popitem(last=False)
         return {}

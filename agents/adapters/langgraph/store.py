@@ -102,11 +102,11 @@ class RefoldStore(LogContext, BaseStore):
             InvalidNamespaceError: A label of a namespace is empty, or contains a period.
             NotImplementedError: A put has a time to live.
         """
-        asked = [*ops]
-        puts = _puts_of(asked)
+        operations = [*ops]
+        puts = _puts_of(operations)
         with self._log.turn:
             self._items.refresh()
-            results = [self._answer(op) for op in asked]
+            results = [self._answer(op) for op in operations]
             if not puts:
                 return results
             self._write(puts)

@@ -157,8 +157,8 @@ class TraceRuns:
                 "status": "succeeded" if call.failure is None else "failed", "started_at": call.started_at,
                 "ended_at": call.ended_at, "duration_ms": _duration_ms(call),
             }  # fmt: skip
-            asked = call.request["args"] or call.request["kwargs"]
-            given = {"inputs": asked, "output": _output(call.answer)}
+            arguments = call.request["args"] or call.request["kwargs"]
+            given = {"inputs": arguments, "output": _output(call.answer)}
             payloads = {field: value for field, value in given.items() if value is not None}
             captured.observe(action, patch, number, call.ended_at, payloads=payloads)
             captured.link(action, "of", f"step/{name}", number, call.ended_at)

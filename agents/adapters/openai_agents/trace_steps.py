@@ -188,35 +188,35 @@ class TraceSteps:
 
     def _call(self, span: EndedSpan, place: SpanKey) -> TracedCall | None:
         members, kind = span.members, span.key.kind
-        asked: Plain
+        request: Plain
         answer: Plain = None
         if kind in MODEL_KINDS:
-            asked, answer = request_of_span(members), answer_of(members)
-            model = asked["kwargs"].get("model")
-            return self._traced_call("model", str(model or kind), asked, answer, span)
+            request, answer = request_of_span(members), answer_of(members)
+            model = request["kwargs"].get("model")
+            return self._traced_call("model", str(model or kind), request, answer, span)
         if kind == "function":
             # A text that is no JSON is the argument itself: of a tool that is no function.
             return self._traced_call(
                 "tool", span.key.name, _arguments(members.get("input")), members.get("output"), span
             )
         if kind == "mcp_tools":
-            asked = {"args": [], "kwargs": {"server": members.get("server")}}
-            return self._traced_call("tool", "mcp:tools/list", asked, members.get("result"), span)
+            request = {"args": [], "kwargs": {"server": members.get("server")}}
+            return self._traced_call("tool", "mcp:tools/list", request, members.get("result"), span)
         if kind == "handoff":
-            asked = {"choice": f"handoff to {members.get('to_agent')}", "why": "", "options": None}
+            request = {"choice": f"handoff to {members.get('to_agent')}", "why": "", "options": None}
         elif kind == "guardrail":
             verdict = "stopped it" if members.get("triggered") else "let it pass"
-            asked = {"choice": f"guardrail {span.key.name} {verdict}", "why": "", "options": None}
+            request = {"choice": f"guardrail {span.key.name} {verdict}", "why": "", "options": None}
         else:
             return None
-        return TracedCall("decide", "", asked, None, span.failure, span.started_at, span.ended_at)
+        return TracedCall("decide", "", request, None, span.failure, span.started_at, span.ended_at)
 
-    def _traced_call(self, kind: str, name: str, asked: Plain, answer: Plain, span: EndedSpan) -> TracedCall:
+    def _traced_call(self, kind: str, name: str, request: Plain, answer: Plain, span: EndedSpan) -> TracedCall:
         """Return a call; only a reference to it, if a run of refold records it."""
         if self._source:
-            asked = {"args": [], "kwargs": {"recorded_in": f"run/{self._source}"}}
+            request = {"args": [], "kwargs": {"recorded_in": f"run/{self._source}"}}
             answer = None
-        return TracedCall(kind, name, asked, answer, span.failure, span.started_at, span.ended_at)
+        return TracedCall(kind, name, request, answer, span.failure, span.started_at, span.ended_at)
 
 
 def _arguments(given: Any) -> Plain:

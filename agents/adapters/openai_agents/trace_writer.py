@@ -149,15 +149,15 @@ class TraceWriter:
             self._thread.join()
 
     def _ask(self, timeout_s: float, *, is_last: bool) -> bool:
-        asked = _FlushRequest(threading.Event(), is_last)
+        request = _FlushRequest(threading.Event(), is_last)
         with self._lock:
             if self._is_closed or self._thread is None:
                 self._is_closed = self._is_closed or is_last
                 return True
             self._is_closed = is_last
-            self._events.put(asked)
+            self._events.put(request)
         self._hurry.set()
-        return asked.done.wait(timeout_s)
+        return request.done.wait(timeout_s)
 
     def _start(self) -> None:
         # The thread belongs to no run, although a run's code may be what starts it.

@@ -40,15 +40,15 @@ def why(target: LogTarget, value: str, depth: int | None, at: str | None, clock:
     """
     screen = Screen()
     with target.read() as log:
-        point, view, asked = field_of(log, value, at, clock)
-        whole = view.why(asked.field, asked.key)
+        point, view, reference = field_of(log, value, at, clock)
+        whole = view.why(reference.field, reference.key)
         chain = [link for link in whole if depth is None or link.depth <= depth]
         if as_json:
             screen.json(opened_chain_json(log, chain, point.cut))
             return 0
         screen.point(point)
         sources = (link.statement.source for link in chain if link.statement is not None)
-        _show(screen, log, view, asked, chain, observed_texts(log, sources, point.cut))
+        _show(screen, log, view, reference, chain, observed_texts(log, sources, point.cut))
         if len(whole) > len(chain):
             screen.say(f"and {counted(len(whole) - len(chain), 'observation')} further back")
     return 0
@@ -58,20 +58,20 @@ def _show(
     screen: Screen,
     log: AgentLog,
     view: EntityView,
-    asked: FieldReference,
+    reference: FieldReference,
     chain: list[TraceLink],
     observed: ObservedText,
 ) -> None:
     formatter = ValueFormatter(log.types, Opener(log).value)
-    value = view.shown()[asked.field]
-    if asked.key is None:
-        shown, name = formatter.field(asked.entity, asked.field, value), asked.field
+    value = view.shown()[reference.field]
+    if reference.key is None:
+        shown, name = formatter.field(reference.entity, reference.field, value), reference.field
     else:
         shown, name = (
-            formatter.element(asked.entity, asked.field, value[asked.key]),
-            f"{asked.field}.{asked.key}",
+            formatter.element(reference.entity, reference.field, value[reference.key]),
+            f"{reference.field}.{reference.key}",
         )
-    screen.say(f"{asked.entity} v{view.version}", "bold")
+    screen.say(f"{reference.entity} v{view.version}", "bold")
     screen.say(f"{name} = {screen.cell(shown)}", "bold")
     for link in chain:
         screen.say()

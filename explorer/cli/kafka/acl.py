@@ -54,8 +54,8 @@ def role_options(command: Callable[..., int]) -> Callable[..., Any]:
 
         address = parse_url(url)
         clients = Clients(merged(address, None), address.prefix)
-        asked = AccessScope(address.prefix, role, keys, group, contents=address.blobs is None)
-        return command(clients, asked, check_principal(principal), Screen(), **given)
+        scope = AccessScope(address.prefix, role, keys, group, contents=address.blobs is None)
+        return command(clients, scope, check_principal(principal), Screen(), **given)
 
     for option in (
         as_json,
@@ -72,7 +72,7 @@ def role_options(command: Callable[..., int]) -> Callable[..., Any]:
 
 @acl.command(name="print")
 @role_options
-def print_(clients: Clients, asked: AccessScope, principal: str, screen: Screen, *, as_json: bool) -> int:
+def print_(clients: Clients, scope: AccessScope, principal: str, screen: Screen, *, as_json: bool) -> int:
     """Print the commands of Kafka's own tool that grant what the roles need. No broker is contacted.
 
     \b
@@ -81,12 +81,12 @@ def print_(clients: Clients, asked: AccessScope, principal: str, screen: Screen,
     """
     from refold.streams.log.kafka.access import commands, needed
 
-    grants = needed(asked)
+    grants = needed(scope)
     lines = commands(grants, principal, clients.servers)
     if as_json:
-        screen.json({"principal": principal, "roles": [*asked.roles], "acls": [*map(_json, grants)], "commands": lines})
+        screen.json({"principal": principal, "roles": [*scope.roles], "acls": [*map(_json, grants)], "commands": lines})
         return 0
-    screen.say(f"# {principal} as {', '.join(asked.roles)}; add --command-config FILE to connect as an administrator")
+    screen.say(f"# {principal} as {', '.join(scope.roles)}; add --command-config FILE to connect as an administrator")
     for line in lines:
         screen.say(line)
     return 0
@@ -95,7 +95,7 @@ def print_(clients: Clients, asked: AccessScope, principal: str, screen: Screen,
 @acl.command()
 @click.option("--dry-run", "is_dry", is_flag=True, help="Print what would be added, and add nothing.")
 @role_options
-def apply(clients: Clients, asked: AccessScope, principal: str, screen: Screen, *, is_dry: bool, as_json: bool) -> int:
+def apply(clients: Clients, scope: AccessScope, principal: str, screen: Screen, *, is_dry: bool, as_json: bool) -> int:
     """Grant a principal the rights that its roles need and that it does not have.
 
     Connect as a Kafka administrator. Existing entries stay: nothing is ever removed, and a second run adds nothing.
@@ -108,7 +108,7 @@ def apply(clients: Clients, asked: AccessScope, principal: str, screen: Screen, 
     from refold.streams.log.kafka.access import missing, needed
     from refold.streams.log.kafka.acls import add, held_by
 
-    lacking = missing(needed(asked), held_by(clients, principal))
+    lacking = missing(needed(scope), held_by(clients, principal))
     denied = [f"{grant} is denied by an entry for {denial.principal}" for grant, denial in lacking if denial]
     if denied:
         raise InputError(f"{principal}: {'; '.join(denied)}: remove it with kafka-acls.sh --remove --deny-principal")
@@ -116,7 +116,7 @@ def apply(clients: Clients, asked: AccessScope, principal: str, screen: Screen, 
     if not is_dry:
         add(clients, principal, grants)
     if as_json:
-        screen.json({"principal": principal, "roles": [*asked.roles], "applied": not is_dry,
+        screen.json({"principal": principal, "roles": [*scope.roles], "applied": not is_dry,
                      "added": [*map(_json, grants)]})  # fmt: skip
         return 0
     screen.table(COLUMNS, [["would add" if is_dry else "added", each.operation, _resource(each)] for each in grants])
@@ -129,7 +129,7 @@ def apply(clients: Clients, asked: AccessScope, principal: str, screen: Screen, 
 
 @acl.command()
 @role_options
-def check(clients: Clients, asked: AccessScope, principal: str, screen: Screen, *, as_json: bool) -> int:
+def check(clients: Clients, scope: AccessScope, principal: str, screen: Screen, *, as_json: bool) -> int:
     """Compare the rights of a principal with those that its roles need.
 
     Exits with 1 when a right is missing or denied, and prints the command that adds it. Further rights on the log's own
@@ -143,12 +143,12 @@ def check(clients: Clients, asked: AccessScope, principal: str, screen: Screen, 
     from refold.streams.log.kafka.access import commands, extra, missing, needed
     from refold.streams.log.kafka.acls import held_by
 
-    wanted, held = needed(asked), held_by(clients, principal)
-    lacking, more = missing(wanted, held), extra(wanted, held, principal, asked.prefix)
+    wanted, held = needed(scope), held_by(clients, principal)
+    lacking, more = missing(wanted, held), extra(wanted, held, principal, scope.prefix)
     lines = commands([grant for grant, denial in lacking if denial is None], principal, clients.servers)
     if as_json:
         screen.json({
-            "ok": not lacking, "principal": principal, "roles": [*asked.roles],
+            "ok": not lacking, "principal": principal, "roles": [*scope.roles],
             "missing": [{**_json(grant), "denied": denial is not None} for grant, denial in lacking],
             "extra": [*map(_json, more)], "commands": lines,
         })  # fmt: skip
@@ -156,7 +156,7 @@ def check(clients: Clients, asked: AccessScope, principal: str, screen: Screen, 
     rows = [["DENIED" if denial else "MISSING", grant.operation, _resource(grant)] for grant, denial in lacking]
     screen.table(COLUMNS, rows + [["extra", each.operation, _resource(each)] for each in more])
     if not lacking:
-        screen.say(f"{principal} has every right that {', '.join(asked.roles)} needs")
+        screen.say(f"{principal} has every right that {', '.join(scope.roles)} needs")
     for line in lines:
         screen.say(line)
     return 1 if lacking else 0

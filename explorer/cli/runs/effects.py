@@ -133,14 +133,14 @@ def settle(
     """
     if sum((result is not None, not_done, probe is not None)) != 1:
         raise InputError(f"{key}: give the result, with one of --done RESULT, --not-done and --probe")
-    asked = None if probe is None else agent_of(probe, Path.cwd(), "probe")
+    prober = None if probe is None else agent_of(probe, Path.cwd(), "probe")
     screen = Screen()
     with target.write(make=False) as log:
         ledger = log.effects
         effect = _match_effect(ledger.list(), key)
         who = by or getpass.getuser()
-        if asked is not None:
-            found = ledger.settle_by(effect.key, asked, by=who, note=note)
+        if prober is not None:
+            found = ledger.settle_by(effect.key, prober, by=who, note=note)
         else:
             outcome = NotDone() if result is None else Done(_value(result))
             found = ledger.settle(effect.key, outcome, by=who, note=note)

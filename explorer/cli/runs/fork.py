@@ -149,10 +149,10 @@ def _group_by_name(given: dict[str, Any]) -> dict[str, dict[str, Any]]:
 
 
 def _asker(screen: Screen) -> Callable[[Where, RecordedRequest, Unrecorded], Call | None]:
-    def ask(where: Where, asked: RecordedRequest, unrecorded: Unrecorded) -> Call | None:
+    def ask(where: Where, request: RecordedRequest, unrecorded: Unrecorded) -> Call | None:
         for line in str(unrecorded).splitlines():
             click.echo(line, err=True)
         text = click.prompt(f"what does it answer? JSON, or `{WORLD}` to call it", err=True)
-        return None if text == WORLD else Call(asked=asked, answer=plain_value(text), source="recorded")
+        return None if text == WORLD else Call(asked=request, answer=plain_value(text), source="recorded")
 
     return ask

@@ -40,12 +40,12 @@ class Lines:
 
     def request(self, call: Call) -> str:
         """Format a call as `mail.send("x", to="y")`."""
-        asked, request = call.asked, call.asked.request
+        recorded, request = call.asked, call.asked.request
         if isinstance(request, dict) and request and request.keys() <= {"args", "kwargs"}:
             given = [self.value(each) for each in request.get("args", ())]
             given += [f"{name}={self.value(each)}" for name, each in request.get("kwargs", {}).items()]
-            return f"{asked.name}({', '.join(given)})"
-        return " ".join(each for each in (asked.name, "" if request is None else self.value(request)) if each)
+            return f"{recorded.name}({', '.join(given)})"
+        return " ".join(each for each in (recorded.name, "" if request is None else self.value(request)) if each)
 
     def answer(self, call: Call) -> str:
         """Return the result of a call."""

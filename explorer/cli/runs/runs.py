@@ -125,8 +125,8 @@ def runs(
         else:
             screen.table(COLUMNS, [_cells(row, depth, known.get(row.run)) for row, depth in rows])
         if not found.rows:
-            asked = any(wanted.values())
-            screen.say("no run matches" if asked else "no run is recorded in this log yet; see `refold demo`")
+            is_filtered = any(wanted.values())
+            screen.say("no run matches" if is_filtered else "no run is recorded in this log yet; see `refold demo`")
         if found.older:
             is_searched = bool(text or tool or error or model)
             if is_searched and search_steps is not None and (most is None or len(found) < most):

@@ -37,12 +37,12 @@ class Provider(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         """Answer one request."""
-        asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        message = reply(asked["messages"])
+        request = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        message = reply(request["messages"])
         reason = "tool_calls" if message.get("tool_calls") else "stop"
-        usage = {"prompt_tokens": 20 * len(asked["messages"]), "completion_tokens": 10}
+        usage = {"prompt_tokens": 20 * len(request["messages"]), "completion_tokens": 10}
         answer = {
-            "id": f"chatcmpl-{len(asked['messages'])}", "object": "chat.completion", "model": asked["model"],
+            "id": f"chatcmpl-{len(request['messages'])}", "object": "chat.completion", "model": request["model"],
             "usage": usage, "choices": [{"index": 0, "finish_reason": reason, "message": message}],
         }  # fmt: skip
         data = json.dumps(answer).encode()
