@@ -48,7 +48,7 @@ check: lint ## for the inner loop: lint, types, and every test that starts no se
 test: lint ## what CI runs: lint, then every test, the fault tests in their short form
 	@$(MAKE) --no-print-directory suite
 
-suite: $(VENV)/.installed-dev ## every test without lint; ARGS="--durations=20" ends with the costs of each file
+suite: $(VENV)/.installed-dev $(VENV)-adk/.installed ## every test without lint; ARGS="--durations=20" ends with the costs of each file
 	@.ci/in_memory $(BIN)/pytest -n $(JOBS) --dist loadgroup $(ARGS)
 
 # A shim of pyenv's fails for a version that is not chosen: then the interpreter itself is looked for.
@@ -117,7 +117,7 @@ format: $(VENV)/.installed-dev ## let ruff fix and format
 	@$(BIN)/ruff format
 
 clean: ## remove .venv, caches and builds; your logs (.refold) stay
-	rm -rf $(VENV) $(VENV)-3.* build dist kernel/target kernel/properties/target .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(VENV)-3.* $(VENV)-adk build dist kernel/target kernel/properties/target .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # The stamps: an install is repeated when pyproject.toml or the interpreter behind .venv changes, else never.
@@ -135,6 +135,12 @@ $(VENV)/.installed-dev: pyproject.toml $(VENV)/.pip
 	@echo 'Installing refold and its development tools into $(VENV) (once)...'
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check $(SMALL) --editable '.[dev]'
 	@touch $(VENV)/.installed $@
+
+# Google's agents, which need older releases than the rest of the tests has (tests/support/adk-requirements.txt).
+$(VENV)-adk/.installed: tests/support/adk-requirements.txt $(VENV)/.pip
+	@$(BIN)/python -m venv --clear --without-pip $(VENV)-adk
+	@$(BIN)/python -m pip --python $(VENV)-adk/bin/python install --quiet --disable-pip-version-check --no-compile --no-deps -r $<
+	@touch $@
 
 # The pip that comes with an interpreter may be years old, and a minute slower at finding versions that agree.
 $(VENV)/.pip: $(BIN)/python

@@ -29,7 +29,7 @@ LONG = {
     "tests/agents/adapters/langgraph/test_store.py": "runs graphs of LangGraph, and a log for each test",
     "tests/agents/adapters/langgraph/test_store_contract.py": "puts some hundreds of items, each durable on its return",
     "tests/agents/adapters/langgraph/test_store_law.py": "runs some hundreds of batches, each durable on its return",
-    "tests/agents/adapters/otlp/test_emitters.py": "runs agents of six SDKs, in a process of their own",
+    "tests/agents/adapters/otlp/test_emitters.py": "runs agents of six SDKs, in processes of their own",
     "tests/agents/adapters/otlp/test_grpc.py": "runs gRPC's server, in this process and in others",
     "tests/agents/adapters/otlp/test_malformed.py": "sends hundreds of damaged requests, over HTTP and gRPC",
     "tests/agents/adapters/otlp/test_receive.py": "receives spans, in processes of their own",

@@ -1,4 +1,5 @@
-"""A stand-in for model providers. It implements the wire formats of OpenAI and Anthropic, and records its requests.
+"""A stand-in for model providers. It implements the wire formats of OpenAI and Anthropic, and Gemini's without streams.
+It records its requests.
 
 Its answer is always the same, unless a test sets its mind: a function from a request's body to the model's answer, a
 Reply.
@@ -69,6 +70,8 @@ def model_server() -> Iterator[ModelServer]:
                 error = {"error": {"type": "rate_limit_error", "message": "slow down", "code": "rate"}}
                 return self._whole(error, 429, {"Retry-After-Ms": "1"})
             reply = server.mind(body)
+            if self.path.endswith(":generateContent"):
+                return self._whole(_gemini(body, reply))
             answer, events = (_anthropic if self.path.endswith("/messages") else _openai)(self.path, body, reply)
             return self._events(events) if body.get("stream") else self._whole(answer)
 
@@ -193,6 +196,17 @@ def _anthropic(path: str, body: Any, reply: Reply) -> tuple[Any, list[tuple[str,
         ("message_stop", {"type": "message_stop"}),
     ]  # fmt: skip
     return whole, events
+
+
+def _gemini(body: Any, reply: Reply) -> Any:
+    parts: list[Any] = [{"text": "".join(reply.words)}] if reply.words else []
+    parts += [
+        {"functionCall": {"id": f"call_{len(body['contents'])}_{index}", "name": name, "args": dict(arguments)}}
+        for index, (name, arguments) in enumerate(reply.tools)
+    ]
+    candidate = {"index": 0, "finishReason": "STOP", "content": {"role": "model", "parts": parts}}
+    usage = {"promptTokenCount": 7, "candidatesTokenCount": 5, "totalTokenCount": 12}
+    return {"candidates": [candidate], "usageMetadata": usage, "modelVersion": "gemini-x", "responseId": "response-1"}
 
 
 def _call_id(body: Any, index: int) -> str:

@@ -2,8 +2,9 @@
 
     python -c 'from refold_tests.otlp_emitters import main; main()' MODEL_URL RECEIVER_URL
 
-All run in one process, because importing the SDKs costs more than the agents do. Each has providers of its own, and
-its instrumentation is removed after it. Each agent asks for one price by a tool and answers; then it fails once.
+All run in one process, because importing the SDKs costs more than the agents do; those of APART run in another
+environment. Each has providers of its own, and its instrumentation is removed after it. Each agent asks for one price
+by a tool and answers; then it fails once.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
-from opentelemetry import trace
+from opentelemetry import _logs, trace
 from opentelemetry.exporter.otlp.proto.http._log_exporter import OTLPLogExporter
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 from opentelemetry.sdk._logs import LoggerProvider
@@ -29,6 +30,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.id_generator import IdGenerator
 
 from refold_tests.model_server import Reply
+from refold_tests.tree import ROOT
 
 ASKED = "What does a kettle cost?"
 ANSWERED = "A kettle costs 42 EUR."
@@ -203,6 +205,30 @@ def agent_framework(to: Sending) -> None:
         asyncio.run(desk.run(BROKEN))
 
 
+def google_adk(to: Sending) -> None:
+    """Google's Agent Development Kit, which observes itself."""
+    from google.adk.agents import LlmAgent
+    from google.adk.models import Gemini
+    from google.adk.runners import InMemoryRunner
+    from google.genai import types
+
+    trace.set_tracer_provider(to.spans)
+    _logs.set_logger_provider(to.logs)
+
+    async def ask(url: str, question: str) -> None:
+        model = Gemini(model="gemini-x", base_url=url)
+        desk = LlmAgent(name="google_adk", model=model, instruction=DESK, tools=[price])
+        runner = InMemoryRunner(desk, app_name="desk")
+        session = await runner.session_service.create_session(app_name="desk", user_id="someone")
+        message = types.Content(role="user", parts=[types.Part(text=question)])
+        async for _ in runner.run_async(user_id="someone", session_id=session.id, new_message=message):
+            pass
+
+    asyncio.run(ask(to.model, ASKED))
+    with _failing():
+        asyncio.run(ask("http://127.0.0.1:9", BROKEN))
+
+
 def price(item: str) -> str:
     """Return the price of an item."""
     return f"A {item} costs 42 EUR"
@@ -214,15 +240,19 @@ EMITTERS: Mapping[str, tuple[Callable[[Sending], None], Mapping[str, str]]] = {
     "langchain": (langchain, {}),
     "openai-agents": (openai_agents, {}),
     "agent-framework": (agent_framework, {}),
+    "google-adk": (google_adk, {"GOOGLE_API_KEY": "key", CONTENT: "span_and_event"}),
 }
 """Each emitter, and the environment that its instrumentation reads."""
+APART = ("google-adk",)
+"""Those that need older releases than the tests have. ADK_PYTHON has them, by `make`."""
+ADK_PYTHON = ROOT / ".venv-adk" / "bin" / "python"
 
 
 def main() -> None:
-    """Run the emitters that are named, else all."""
+    """Run the emitters that are named, else all that are not apart."""
     model, receiver, *named = sys.argv[1:]
     for number, (name, (emit, environment)) in enumerate(EMITTERS.items(), 1):
-        if named and name not in named:
+        if name not in named if named else name in APART:
             continue
         os.environ.pop(CONTENT, None)
         os.environ.update(environment)
