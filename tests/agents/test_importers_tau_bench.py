@@ -28,7 +28,7 @@ def ask(tool: str, **inputs: object) -> dict[str, Any]:
     }
 
 
-def told(content: object) -> dict[str, Any]:
+def result_message(content: object) -> dict[str, Any]:
     text = content if isinstance(content, str) else json.dumps(content)
     return {"role": "tool", "tool_call_id": "c", "content": text}
 
@@ -37,15 +37,15 @@ TRAJ: list[dict[str, Any]] = [
     {"role": "system", "content": "policy"},
     {"role": "user", "content": "change my seat"},
     ask("get_user_details", user_id="mia_1"),
-    told({"name": {"first_name": "Mia"}, "reservations": ["R1"]}),
+    result_message({"name": {"first_name": "Mia"}, "reservations": ["R1"]}),
     ask("search_direct_flight", origin="JFK", destination="SEA", date="2024-05-20"),
-    told([FLIGHT]),
+    result_message([FLIGHT]),
     ask("search_onestop_flight", origin="JFK", destination="SEA", date="2024-05-20"),
-    told([[{**FLIGHT, "date": "2024-05-21"}, {"flight_number": "HAT2", "date": "2024-05-22"}]]),
+    result_message([[{**FLIGHT, "date": "2024-05-21"}, {"flight_number": "HAT2", "date": "2024-05-22"}]]),
     ask("book_reservation", user_id="mia_1"),
-    told("Error: not enough seats"),
+    result_message("Error: not enough seats"),
     ask("cancel_reservation", reservation_id="R1"),
-    told({"reservation_id": "R1", "user_id": "mia_1", "status": "cancelled"}),
+    result_message({"reservation_id": "R1", "user_id": "mia_1", "status": "cancelled"}),
     {"role": "assistant", "content": "Done, 12 dollars."},
     {"role": "user", "content": "###STOP###"},
 ]

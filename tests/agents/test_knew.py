@@ -50,14 +50,14 @@ def opened(folder: Path) -> Iterator[tuple[AgentLog, Clock]]:
         yield log, clock
 
 
-def say(log: AgentLog, entity: str, fields: dict[str, Any], **more: Any) -> str:
+def observe_now(log: AgentLog, entity: str, fields: dict[str, Any], **more: Any) -> str:
     """Observe an entity, and make the log apply it now."""
     found = log.observe(entity, {"fields": fields}, **more)
     log.flush()
     return found
 
 
-def told(known: KnownEntity) -> tuple[str, int, int | None, int, int]:
+def summary(known: KnownEntity) -> tuple[str, int, int | None, int, int]:
     held = None if known.held is None else known.held.version
     return known.read.entity, known.known.version, held, known.newer_then, known.newer_by
 
@@ -77,8 +77,8 @@ def read_in(log: AgentLog, run: str, *entities: str, agent: str = "reader", then
 def test_knew_returns_reads_by_a_time_next_to_the_logs_state(tmp_path: Path) -> None:
     with opened(tmp_path) as (log, clock):
         order, mail = "document/order", "document/mail"
-        say(log, order, {"status": "sent"})
-        say(log, mail, {"status": "open"})
+        observe_now(log, order, {"status": "sent"})
+        observe_now(log, mail, {"status": "open"})
         before = clock.to(1)
         clock.to(2)
         read_in(log, "r1", order, then=lambda: clock.to(3))
@@ -94,10 +94,10 @@ def test_knew_returns_reads_by_a_time_next_to_the_logs_state(tmp_path: Path) -> 
 
         assert log.knew("reader", before).reads == ()
         (known,) = log.knew("reader", between).reads
-        assert told(known) == (order, 1, 1, 0, 0)
+        assert summary(known) == (order, 1, 1, 0, 0)
         assert (known.is_stale, known.differing, status(known.known)) == (False, (), "sent")
         both = log.knew("reader", after).reads
-        assert [told(each) for each in both] == [(order, 1, 2, 0, 1), (mail, 1, 1, 0, 0)]
+        assert [summary(each) for each in both] == [(order, 1, 2, 0, 1), (mail, 1, 1, 0, 0)]
         late = both[0]
         assert (late.is_stale, late.newer_then) == (True, 0)
         assert [(each.path, each.left, each.right) for each in late.differing] == [("fields.status", "sent", "lost")]
@@ -107,7 +107,7 @@ def test_knew_returns_reads_by_a_time_next_to_the_logs_state(tmp_path: Path) -> 
 
 def test_read_counts_from_its_time_or_from_its_offset(tmp_path: Path) -> None:
     with opened(tmp_path) as (log, clock):
-        say(log, "document/a", {"status": "x"})
+        observe_now(log, "document/a", {"status": "x"})
         clock.to(1)
         with log.run("reader", id="r") as at_work, at_work.step("look"):
             at_work.read("document/a")
@@ -118,7 +118,7 @@ def test_read_counts_from_its_time_or_from_its_offset(tmp_path: Path) -> None:
             clock.to(3)
         log.flush()
         clock.to(20)
-        assert [told(each) for each in log.knew("reader", during).reads] == [("document/a", 1, 1, 0, 0)]
+        assert [summary(each) for each in log.knew("reader", during).reads] == [("document/a", 1, 1, 0, 0)]
         assert log.knew("reader", pending).reads == ()
         assert len(log.knew("reader", "run:r#1").reads) == 1
         assert len(log.knew("reader").reads) == 1
@@ -126,30 +126,30 @@ def test_read_counts_from_its_time_or_from_its_offset(tmp_path: Path) -> None:
 
 def test_correction_after_the_read_makes_it_stale(tmp_path: Path) -> None:
     with opened(tmp_path) as (log, clock):
-        wrong = say(log, "document/a", {"status": "wrong", "size": 1})
+        wrong = observe_now(log, "document/a", {"status": "wrong", "size": 1})
         clock.to(1)
         read_in(log, "r", "document/a")
         clock.to(2)
-        say(log, "document/a", {"status": "right"}, retracts=[wrong])
+        observe_now(log, "document/a", {"status": "right"}, retracts=[wrong])
         clock.to(20)
         (known,) = log.knew("reader").reads
-        assert told(known) == ("document/a", 1, 2, 0, 1)
+        assert summary(known) == ("document/a", 1, 2, 0, 1)
         assert {each.path for each in known.differing} == {"fields.status", "fields.size"}
         assert status(known.known) == "wrong"
 
 
 def test_read_of_an_older_point_was_stale_from_the_start(tmp_path: Path) -> None:
     with opened(tmp_path) as (log, clock):
-        say(log, "document/a", {"status": "old"})
+        observe_now(log, "document/a", {"status": "old"})
         log.mark("before")
         clock.to(1)
-        say(log, "document/a", {"status": "new"})
+        observe_now(log, "document/a", {"status": "new"})
         clock.to(2)
         with log.run("reader", id="r") as at_work, at_work.step("look"):
             at_work.read("document/a", "@before")
         clock.to(20)
         (known,) = log.knew("reader").reads
-        assert told(known) == ("document/a", 1, 2, 1, 1)
+        assert summary(known) == ("document/a", 1, 2, 1, 1)
 
 
 def test_latest_or_all_reads_are_filtered_by_run_or_agent(tmp_path: Path) -> None:
@@ -164,7 +164,7 @@ def test_latest_or_all_reads_are_filtered_by_run_or_agent(tmp_path: Path) -> Non
         assert [each.read.run for each in log.knew("reader").reads] == ["r2"]
         assert [each.read.run for each in log.knew("reader", every=True).reads] == ["r1", "r2"]
         (first,) = log.knew("reader", run="r1").reads
-        assert (first.read.run, told(first)) == ("r1", ("document/a", 1, 2, 0, 1))
+        assert (first.read.run, summary(first)) == ("r1", ("document/a", 1, 2, 0, 1))
         assert log.knew("reader", run="r3").reads == ()
         with pytest.raises(refold.UnknownEntity, match="steps of other, reader"):
             log.knew("nobody")
@@ -174,8 +174,8 @@ def test_latest_or_all_reads_are_filtered_by_run_or_agent(tmp_path: Path) -> Non
 
 def test_reads_of_a_failed_attempt_are_known(tmp_path: Path) -> None:
     with opened(tmp_path) as (log, clock):
-        say(log, "document/a", {"status": "x"})
-        say(log, "document/b", {"status": "y"})
+        observe_now(log, "document/a", {"status": "x"})
+        observe_now(log, "document/b", {"status": "y"})
         clock.to(1)
         tried = iter(["document/a", "document/b"])
 
@@ -298,12 +298,12 @@ def test_log_on_kafka_answers_the_same_without_a_worker(
 ) -> None:
     monkeypatch.setenv("REFOLD_KEYS", f"file:{tmp_path / 'keys'}")
     with open_log(f"kafka://{kafka.bootstrap}/{prefix}?partitions=2&blobs=file://{tmp_path}/blobs") as log:
-        say(log, "document/a", {"status": "old"})
+        observe_now(log, "document/a", {"status": "old"})
         read_in(log, "r1", "document/a")
-        say(log, "document/a", {"status": "new"})
+        observe_now(log, "document/a", {"status": "new"})
         read_in(log, "r2", "document/a")
         known, latest = log.knew("reader", every=True).reads
-        assert (told(known), told(latest)) == (("document/a", 1, 2, 0, 1), ("document/a", 2, 2, 0, 0))
+        assert (summary(known), summary(latest)) == (("document/a", 1, 2, 0, 1), ("document/a", 2, 2, 0, 0))
         assert (status(known.known), status(latest.known)) == ("old", "new")
         parted = log.compare("r1", "r2")
         assert parted is not None
@@ -315,11 +315,11 @@ def test_log_on_kafka_answers_the_same_without_a_worker(
 def test_command_output(tmp_path: Path) -> None:
     log = f"file:{tmp_path / 'log'}"
     with opened(tmp_path) as (written, clock):
-        say(written, "document/a", {"status": "old"})
+        observe_now(written, "document/a", {"status": "old"})
         clock.to(1)
         read_in(written, "r", "document/a")
         clock.to(2)
-        say(written, "document/a", {"status": "new"})
+        observe_now(written, "document/a", {"status": "new"})
         clock.to(3)
     found = refold_command("knew", "reader", "--json", log=log).json
     (read,) = found["reads"]

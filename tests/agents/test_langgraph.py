@@ -85,7 +85,7 @@ def graph_of(run: Run) -> Any:
     return graph.compile()
 
 
-def told(state: Any) -> Any:
+def state_summary(state: Any) -> Any:
     return [state["facts"], [str(message.content) for message in state["messages"]]]
 
 
@@ -93,7 +93,7 @@ GIVEN: Any = {"facts": [], "messages": []}
 
 
 def by_invoke(run: Run) -> Any:
-    return told(graph_of(run).invoke(GIVEN))
+    return state_summary(graph_of(run).invoke(GIVEN))
 
 
 def by_stream(run: Run) -> Any:
@@ -101,12 +101,12 @@ def by_stream(run: Run) -> Any:
     values = [
         value for mode, value in graph_of(run).stream(GIVEN, stream_mode=["custom", "values"]) if mode == "values"
     ]
-    return told(values[-1])
+    return state_summary(values[-1])
 
 
 async def by_ainvoke(run: Run) -> Any:
     """Nodes that are plain functions run in threads."""
-    return told(await graph_of(run).ainvoke(GIVEN))
+    return state_summary(await graph_of(run).ainvoke(GIVEN))
 
 
 @pytest.fixture(scope="module")

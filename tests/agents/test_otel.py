@@ -77,7 +77,7 @@ def named(found: Sequence[ReadableSpan]) -> dict[str, ReadableSpan]:
     return {each.name: each for each in found}
 
 
-def said(span: ReadableSpan) -> dict[str, Any]:
+def attributes_of(span: ReadableSpan) -> dict[str, Any]:
     return dict(span.attributes or {})
 
 
@@ -117,7 +117,7 @@ def test_model_call_follows_the_semantic_conventions(kept: InMemorySpanExporter,
     otel.export(recorded(), provider, system="openai")
     span = named(kept.get_finished_spans())["chat small"]
     assert span.kind is SpanKind.CLIENT
-    assert {name: value for name, value in said(span).items() if name.startswith("gen_ai.")} == {
+    assert {name: value for name, value in attributes_of(span).items() if name.startswith("gen_ai.")} == {
         "gen_ai.operation.name": "chat", "gen_ai.system": "openai", "gen_ai.provider.name": "openai",
         "gen_ai.request.model": "small", "gen_ai.request.temperature": 0.0, "gen_ai.request.max_tokens": 50,
         "gen_ai.response.model": "small-2", "gen_ai.response.id": "m-1",
@@ -186,7 +186,7 @@ def test_integers_over_64_bits_become_text() -> None:
 
 def test_tool_call_has_arguments_and_result(kept: InMemorySpanExporter, provider: TracerProvider) -> None:
     otel.export(recorded(), provider)
-    attributes = said(named(kept.get_finished_spans())["execute_tool search"])
+    attributes = attributes_of(named(kept.get_finished_spans())["execute_tool search"])
     assert attributes == {
         "gen_ai.operation.name": "execute_tool", "gen_ai.tool.name": "search",
         "gen_ai.tool.type": "function",
@@ -214,16 +214,16 @@ def test_failures_are_events_at_their_times(kept: InMemorySpanExporter, provider
 
     mail = found["execute_tool send_mail"]
     assert (mail.status.status_code, mail.status.description) == (StatusCode.ERROR, SECRET)
-    assert said(mail)["error.type"] == "builtins.TimeoutError"
-    assert said(mail)["refold.success"] is False
-    assert "refold.result_size" not in said(mail)
-    assert said(mail)["refold.attempt"] == 2
+    assert attributes_of(mail)["error.type"] == "builtins.TimeoutError"
+    assert attributes_of(mail)["refold.success"] is False
+    assert "refold.result_size" not in attributes_of(mail)
+    assert attributes_of(mail)["refold.attempt"] == 2
 
     answer = found["answer"]
     assert [(each.name, each.timestamp // 1000 - BEGAN) for each in answer.events] == [
         ("exception", 961_000), ("refold.decide", 979_000), ("exception", 985_000),
     ]  # fmt: skip
-    assert (said(answer)["refold.retry"], said(answer)["refold.success"]) == (1, False)
+    assert (attributes_of(answer)["refold.retry"], attributes_of(answer)["refold.success"]) == (1, False)
     assert found["invoke_agent desk"].status.status_code is StatusCode.ERROR
 
 

@@ -305,7 +305,7 @@ ODD_TREES = st.recursive(
 )
 
 
-def answered(function: Any, tree: Any) -> Any:
+def outcome(function: Any, tree: Any) -> Any:
     """What comes of it: the tree to the type of each value, or the refusal."""
     try:
         return repr(function(tree, "json", 0))
@@ -315,4 +315,4 @@ def answered(function: Any, tree: Any) -> Any:
 
 @given(ODD_TREES)
 def test_plain_trees_take_the_fast_path_with_the_same_result(tree: Any) -> None:
-    assert answered(json_tree, tree) == answered(_checked_tree, tree)
+    assert outcome(json_tree, tree) == outcome(_checked_tree, tree)

@@ -47,7 +47,7 @@ def called(command: Sequence[str], folder: Path) -> subprocess.CompletedProcess[
     return subprocess.run(command, cwd=folder, env=environment(), capture_output=True, text=True, check=False)
 
 
-def asked(command: Sequence[str], folder: Path) -> Done:
+def run_printed(command: Sequence[str], folder: Path) -> Done:
     """Run a command that the demo printed in a folder, without the start of an interpreter."""
     program, *words = command
     assert Path(program).name == commands.PROGRAM
@@ -195,7 +195,7 @@ def test_each_command_works_as_printed(played: Played) -> None:
     commands = played.commands()
     assert 5 <= len(commands) <= 9
     for command in commands:
-        result = asked(command, played.folder)
+        result = run_printed(command, played.folder)
         differs = int("diff" in command)
         assert (result.status, result.err) == (differs, ""), shlex.join(command)
         assert result.out
@@ -204,11 +204,11 @@ def test_each_command_works_as_printed(played: Played) -> None:
 
 def test_commands_answer_as_the_demo_did(played: Played) -> None:
     (rebuild,) = [each for each in played.commands() if "rebuild" in each]
-    rebuilt = asked([*rebuild, "--json"], played.folder).json
+    rebuilt = run_printed([*rebuild, "--json"], played.folder).json
     assert f"root {rebuilt['root']}" in played.output
     assert rebuilt["observations"] == len(played.crashed)
     (true,) = [each for each in played.commands() if "observed" in each]
-    state = asked([*true, "--json"], played.folder).json
+    state = run_printed([*true, "--json"], played.folder).json
     assert state["fields"]["fields"]["value"]["status"] == "paid"
 
 

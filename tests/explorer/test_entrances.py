@@ -45,11 +45,11 @@ class World(NamedTuple):
         """Create a file that this user may not read."""
         path = self.folder / name
         path.write_bytes(data)
-        _given(path, 0o600)
+        give_away(path, 0o600)
         return path
 
 
-def _given(path: Path, mode: int) -> None:
+def give_away(path: Path, mode: int) -> None:
     path.chmod(mode)
     if os.geteuid() == 0:
         os.chown(path, OTHER_USER, OTHER_USER)
@@ -63,9 +63,9 @@ def world(tmp_path: Path) -> World:
     (log / "owner.sock").unlink(missing_ok=True)
     shutil.copytree(log, secret)
     for each in (log, *log.rglob("*")):
-        _given(each, 0o755 if each.is_dir() else 0o644)
+        give_away(each, 0o755 if each.is_dir() else 0o644)
     for each in [*secret.rglob("*"), secret]:
-        _given(each, 0o700 if each.is_dir() else 0o600)
+        give_away(each, 0o700 if each.is_dir() else 0o600)
     return World(tmp_path, log, secret)
 
 
@@ -135,7 +135,7 @@ def remedies(world: World) -> list[Done]:
 def sinks_store(world: World) -> list[Done]:
     store = world.folder / "store"
     store.mkdir()
-    _given(store, 0o755)
+    give_away(store, 0o755)
     return [world.tried("sink", "parquet", "--once", "--to", f"file://{store}")]
 
 

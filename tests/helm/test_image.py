@@ -37,13 +37,13 @@ def _steps() -> list[list[tuple[str, str]]]:
 _, BUILD, FINAL = _steps()
 
 
-def _given(stage: list[tuple[str, str]], what: str) -> list[str]:
+def instructions(stage: list[tuple[str, str]], what: str) -> list[str]:
     return [given for each, given in stage if each == what]
 
 
 def _copied() -> set[str]:
     """What the build stage takes from the sources."""
-    return {path for given in _given(BUILD, "COPY") if "--from=" not in given for path in given.split()[:-1]}
+    return {path for given in instructions(BUILD, "COPY") if "--from=" not in given for path in given.split()[:-1]}
 
 
 def test_linter_finds_nothing() -> None:
@@ -52,39 +52,39 @@ def test_linter_finds_nothing() -> None:
 
 
 def test_image_runs_as_nobody_without_a_shell(chart: Helm) -> None:
-    assert _given(FINAL, "ENTRYPOINT") == ['["refold"]']
-    assert _given(FINAL, "CMD") == ['["--help"]']
-    (user,) = _given(FINAL, "USER")
+    assert instructions(FINAL, "ENTRYPOINT") == ['["refold"]']
+    assert instructions(FINAL, "CMD") == ['["--help"]']
+    (user,) = instructions(FINAL, "USER")
     uid, gid = user.split(":")
     last = [what for what, _ in FINAL].index("USER")
     assert "RUN" not in [what for what, _ in FINAL[last:]]
-    made = _given(FINAL, "RUN")[-1]
+    made = instructions(FINAL, "RUN")[-1]
     assert f"--gid {gid} refold" in made
     assert f"--uid {uid} --gid {gid}" in made
     assert f"--owner {uid} --group {gid} /data" in made
     ids = yaml.safe_load((CHART / "values.yaml").read_text(encoding="utf-8"))["podSecurity"]
     assert ids == {"runAsUser": int(uid), "runAsGroup": int(gid), "fsGroup": int(gid)}
     worker = of_kind(objects(chart.template({})), "StatefulSet")["spec"]["template"]["spec"]["containers"][0]
-    assert f"--data={_given(FINAL, 'WORKDIR')[0]}" in worker["args"]
+    assert f"--data={instructions(FINAL, 'WORKDIR')[0]}" in worker["args"]
     for _, pod in pods(objects(chart.template({}))):
         assert "command" not in pod["spec"]["containers"][0]
 
 
 def test_image_has_the_allocator_that_it_preloads() -> None:
-    preloaded = next(given for given in _given(FINAL, "ENV") if "LD_PRELOAD" in given)
+    preloaded = next(given for given in instructions(FINAL, "ENV") if "LD_PRELOAD" in given)
     assert preloaded == "LD_PRELOAD=libjemalloc.so.2"
-    assert any("install --yes --no-install-recommends libjemalloc2" in given for given in _given(FINAL, "RUN"))
+    assert any("install --yes --no-install-recommends libjemalloc2" in given for given in instructions(FINAL, "RUN"))
 
 
 def test_image_is_of_this_release_on_a_supported_python() -> None:
-    assert f"VERSION={refold.__version__}" in _given(FINAL, "ARG")
+    assert f"VERSION={refold.__version__}" in instructions(FINAL, "ARG")
     assert f"docker build -t refold:{refold.__version__} ." in _TEXT
-    (base,) = {given.split()[0] for given in _given(BUILD, "FROM") + _given(FINAL, "FROM")}
+    (base,) = {given.split()[0] for given in instructions(BUILD, "FROM") + instructions(FINAL, "FROM")}
     found = re.fullmatch(r"python:3\.(\d+)-slim-bookworm", base)
     assert found
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     assert f"Programming Language :: Python :: 3.{found[1]}" in project["classifiers"]
-    extras = next(given for given in _given(BUILD, "ARG")).removeprefix("EXTRAS=").split(",")
+    extras = next(given for given in instructions(BUILD, "ARG")).removeprefix("EXTRAS=").split(",")
     assert {"kafka", "registry", "s3", *SINKS} & project["optional-dependencies"].keys() <= set(extras)
 
 
@@ -107,7 +107,7 @@ def test_copied_files_build_the_whole_wheel_and_its_command_runs(tmp_path: Path)
                             ignore=shutil.ignore_patterns("__pycache__", "target"))  # fmt: skip
         else:
             shutil.copy(ROOT / source, build / source)
-    (step,) = (given for given in _given(BUILD, "RUN") if given.startswith("pip wheel") and given.endswith(" ."))
+    (step,) = (given for given in instructions(BUILD, "RUN") if given.startswith("pip wheel") and given.endswith(" ."))
     words = step.replace("/wheels", str(wheels)).split()
     environment = {**os.environ, "PIP_DISABLE_PIP_VERSION_CHECK": "1", "PYTHONSAFEPATH": "1"}
     _run([sys.executable, "-m", *words, "--no-build-isolation", "--quiet"], build, environment)

@@ -96,7 +96,7 @@ def test_long_histories_of_every_reducer_fold_identically(databases: Databases) 
     assert taken > folded / 2
 
 
-def said(number: int, entity: str, patch: Mapping[str, Any], run: str = "run") -> Observation:
+def sample(number: int, entity: str, patch: Mapping[str, Any], run: str = "run") -> Observation:
     """The number-th observation of a run."""
     source = Source("agent", run, str(number), "tool", number)
     return Observation(entity, 1_700_000_000_000_000 + number * 1000, source=source, patch=patch)
@@ -109,7 +109,7 @@ def test_kernel_folds_long_histories_identically(databases: Databases) -> None:
     for number in range(1500):
         patch = {"rate_limit": number % 7, "tool": f"search-{number % 3}", "enabled": number % 2 == 0, "effect": "read",
                  "endpoint": "x" * (number % 500)}  # fmt: skip
-        made.append(said(number, f"tool_config/long-{number % 3}", patch, run=f"run-{number % 9}"))
+        made.append(sample(number, f"tool_config/long-{number % 3}", patch, run=f"run-{number % 9}"))
     made[100:100] = made[40:44]  # again
     made[900:900] = made[915:918]  # early, so that those between come late
     tables.fold_in_batches(tables.records(version, made), [50] * 31)
@@ -121,12 +121,12 @@ def test_kernel_folds_long_histories_identically(databases: Databases) -> None:
 def test_kernel_folds_records_that_only_the_timeline_identifies_as_repeats(databases: Databases) -> None:
     tables, version = both(databases, shipped_types()["tool_config"])
     entity = "tool_config/doubtful"
-    made = [said(number, entity, {"rate_limit": number, "tool": "search", "effect": "read"}) for number in range(60)]
+    made = [sample(number, entity, {"rate_limit": number, "tool": "search", "effect": "read"}) for number in range(60)]
     held_back = [made.pop(place) for place in (31, 22, 13)]
     tables.fold(tables.records(version, made))
     # Long known, late and new, and in order; one of the late ones comes twice.
-    batch = [made[3], held_back[0], made[40], held_back[1], held_back[0], said(60, entity, {"rate_limit": 60}), made[7],
-             held_back[2]]  # fmt: skip
+    batch = [made[3], held_back[0], made[40], held_back[1], held_back[0], sample(60, entity, {"rate_limit": 60}),
+             made[7], held_back[2]]  # fmt: skip
     tables.fold(tables.records(version, batch))
     assert tables.native.writer.kernel_records == len(made) + len(batch)
 
@@ -169,7 +169,7 @@ def test_damaged_states_are_judged_identically(databases: Databases, is_soak: bo
 
     def batch(size: int) -> list[DecodedRecord]:
         patches = [{"rate_limit": chosen.choice(LONGS), "tool": chosen.choice(TEXTS), "effect": "read"}] * size
-        made = [said(next(numbers), entity, patch, f"run-{chosen.randrange(6)}") for patch in patches]
+        made = [sample(next(numbers), entity, patch, f"run-{chosen.randrange(6)}") for patch in patches]
         return tables.records(version, made)
 
     tables.fold(batch(30))
@@ -199,7 +199,7 @@ def test_damaged_records_are_folded_identically(databases: Databases, is_soak: b
     for number in range(60_000 if is_soak else 4_000):
         name = f"tool_config/record-{number}"
         patch = {"rate_limit": chosen.choice(LONGS), "tool": chosen.choice(TEXTS), "enabled": True, "effect": "read"}
-        data = damaged_bytes(version.codec.encode_observation(said(number, name, patch)), chosen, start=5)
+        data = damaged_bytes(version.codec.encode_observation(sample(number, name, patch)), chosen, start=5)
         try:
             observation = version.codec.judged(data)
         except UndecodableError:

@@ -24,7 +24,7 @@ LABELS = {"log", "partition", "state", "sink", "topic", "version", "signal", "re
 ROW = re.compile(r"^\| `(refold_\w+)` \| (gauge|counter) \|", re.MULTILINE)
 
 
-def told() -> str:
+def all_pages() -> str:
     """What a worker and a sink say that have something for every metric."""
     every: dict[str, Any] = {"state": "folding", **dict.fromkeys([*GAUGES, *COUNTERS], 1)}
     status = {0: every, 1: {"state": "standby", **dict.fromkeys(STANDBY_GAUGES, 1)}}
@@ -51,7 +51,7 @@ def test_page_lists_exactly_the_metrics() -> None:
 
 
 def test_values_match_the_tables() -> None:
-    families = list(text_string_to_metric_families(told()))
+    families = list(text_string_to_metric_families(all_pages()))
     found = {each.name + ("_total" if each.type == "counter" else ""): each.type for each in families}
     assert found == METRICS
     assert {label for each in families for sample in each.samples for label in sample.labels} <= LABELS
@@ -67,7 +67,7 @@ def test_names_follow_the_conventions(name: str) -> None:
 
 
 def test_promtool_reports_nothing() -> None:
-    checked = promtool("check", "metrics", given=told())
+    checked = promtool("check", "metrics", given=all_pages())
     assert (checked.returncode, checked.stdout + checked.stderr) == (0, "")
     wrong = promtool("check", "metrics", given="# TYPE refold_batches counter\nrefold_batches 1\n")
     assert wrong.returncode != 0

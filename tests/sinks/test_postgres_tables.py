@@ -53,7 +53,7 @@ KEY = "0f8fad5b-d9cb-469f-a165-70867728950e"
 AT = dt.datetime(2026, 11, 22, 1, 2, 3, 4000, tzinfo=dt.UTC)
 
 
-def made(fields: dict[str, Any], name: str = "thing", **reducers: str) -> TypeDefinition:
+def build_type(fields: dict[str, Any], name: str = "thing", **reducers: str) -> TypeDefinition:
     listed = [
         {"name": each, "type": node, "refold.reducer": reducers.get(each, "latest")} for each, node in fields.items()
     ]
@@ -81,7 +81,7 @@ def keep(log: Log, postgres_database: Database) -> Callable[..., list[Any]]:
 
 
 def test_every_kind_of_field_has_its_own_column_type(log: Log, keep: Callable[..., list[Any]]) -> None:
-    log.register(made(FIELDS))
+    log.register(build_type(FIELDS))
     blob = log.put_blob(b"much", "text/plain")
     awkward = 'tab\t line\n back\\ \\N "quoted" nul\0 \U0001f600'
     log.observe("thing/1", {
@@ -109,7 +109,7 @@ def test_every_kind_of_field_has_its_own_column_type(log: Log, keep: Callable[..
 
 def test_text_that_may_be_a_blob_is_text(log: Log, keep: Callable[..., list[Any]]) -> None:
     options = ["null", "string", "refold.Blob", "refold.Sealed"]
-    log.register(made({"body": options, "colour": ["null", ENUM], "number": ["null", "int", "refold.Blob"]}))
+    log.register(build_type({"body": options, "colour": ["null", ENUM], "number": ["null", "int", "refold.Blob"]}))
     awkward = 'tab\t line\n back\\ \\N "quoted" nul\0 {"$blob": 1}'
     blob = log.put_blob(b"much", 'a/"\x7f\u00e4')
     log.observe("thing/1", {"body": awkward, "colour": "red", "number": 5})
@@ -128,7 +128,7 @@ def test_no_column_needs_quoting(log: Log, keep: Callable[..., list[Any]], postg
     words = sorted(word for (word,) in listed)
     assert {"user", "order"} <= set(words) <= RESERVED
     fields = [*words, "user_", "order__", "users", "key", "of"]
-    log.register(made(dict.fromkeys(fields, "string")))
+    log.register(build_type(dict.fromkeys(fields, "string")))
     log.observe("thing/1", {field: field for field in fields})
     columns = [column_name(field) for field in fields]
     assert (columns[-5:], len({*columns})) == (["user__", "order___", "users", "key", "of"], len(fields))
@@ -174,18 +174,18 @@ def test_columns_are_added_with_their_type_and_stay(log: Log, keep: Callable[...
         "SELECT attname, format_type(atttypid, atttypmod) FROM pg_attribute WHERE attrelid = 'refold.thing'::regclass "
         "AND attnum > 0 AND NOT attisdropped AND attname NOT LIKE '\\_%'"
     )
-    log.register(made({"count": "int", "gone": "string"}))
+    log.register(build_type({"count": "int", "gone": "string"}))
     log.observe("thing/1", {"count": 5, "gone": "x"})
     assert keep(kinds) == [("count", "integer"), ("gone", "text")]
-    log.register(made({"count": "long", "more": "string"}))
+    log.register(build_type({"count": "long", "more": "string"}))
     log.observe("thing/1", {"count": 2**40, "more": "y"})
     assert keep(kinds) == [("count", "bigint"), ("gone", "text"), ("more", "text")]
     assert keep("SELECT count, gone, more FROM refold.thing") == [(2**40, None, "y")]
-    log.register(made({"count": "long", "more": "string", "gone": "string"}, count="sum"))
+    log.register(build_type({"count": "long", "more": "string", "gone": "string"}, count="sum"))
     assert keep("SELECT count, gone, more FROM refold.thing") == [(2**40 + 5, "x", "y")]
-    log.register(made({"count": "long", "more": "string"}))  # a numeric holds every bigint
+    log.register(build_type({"count": "long", "more": "string"}))  # a numeric holds every bigint
     assert dict(keep(kinds))["count"] == "numeric"
-    log.register(made({"count": "long", "more": "string"}, more="count"))
+    log.register(build_type({"count": "long", "more": "string"}, more="count"))
     with pytest.raises(SinkRefused, match=r"thing\.more is bigint now.*is text: rename or drop that column"):
         keep()
 
@@ -200,8 +200,8 @@ def test_foreign_table_is_left_alone(log: Log, keep: Callable[..., list[Any]], p
 
 
 def test_unusual_schemas_and_types(log: Log, keep: Callable[..., list[Any]]) -> None:
-    log.register(made({"a": "int"}, "refold_position"))
-    log.register(made({"a": "int"}, LONG))
+    log.register(build_type({"a": "int"}, "refold_position"))
+    log.register(build_type({"a": "int"}, LONG))
     log.observe("refold_position/1", {"a": 1})
     log.observe(f"{LONG}/1", {"a": 2})
     schema = 'a "schema"; DROP'

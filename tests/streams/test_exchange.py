@@ -54,7 +54,7 @@ def written(log: Log, path: Path, at: str | None = None) -> int:
     return outgoing.exported
 
 
-def taken(url: str, *paths: Path, types: tuple[Path, ...] = ()) -> Intake:
+def import_files(url: str, *paths: Path, types: tuple[Path, ...] = ()) -> Intake:
     """Import files into a log."""
     with refold.open(url, types=types) as log:
         mine = {name: log.types[name] for name in log.types if name not in shipped_types()} if types else {}
@@ -112,14 +112,14 @@ def test_every_form_of_observation_round_trips(full: str, tmp_path: Path, name: 
     with refold.open(full, read_only=True) as log:
         assert written(log, tmp_path / name) == 11
     other = f"file:{tmp_path / 'other'}?partitions=2"
-    found = taken(other, tmp_path / name)
+    found = import_files(other, tmp_path / name)
     assert (found.new, found.known, len(found.entities)) == (11, 0, 7)
     assert ids(other) == ids(full)
     assert rooted(other) == rooted(full)
     with refold.open(other) as log:
         assert log.verify().ok
         assert written(log, tmp_path / f"again-{name}") == 11
-    assert taken(full, tmp_path / f"again-{name}").new == 0
+    assert import_files(full, tmp_path / f"again-{name}").new == 0
 
 
 def test_lines_have_their_position_and_every_part(full: str, tmp_path: Path) -> None:
@@ -173,7 +173,7 @@ def test_export_up_to_a_point(full: str, tmp_path: Path) -> None:
         with pytest.raises(InputError, match="without an observed time"):
             RunningExport(log.port, log.point("2026-01-01T00:00:00Z", None, "observed").cut)
     other = f"file:{tmp_path / 'other'}"
-    taken(other, tmp_path / "x.jsonl")
+    import_files(other, tmp_path / "x.jsonl")
     assert ids(other) == before
 
 
@@ -194,7 +194,7 @@ def test_any_history_in_any_order_is_the_same_state(
             chance.shuffle(lines)
             path.write_bytes(b"".join(lines))
         distinct = {identify(each): each for each in history}
-        found = taken(f"{other}?partitions=16", path)
+        found = import_files(f"{other}?partitions=16", path)
         assert found.new == len(distinct)
         states = reference_states(reference_definition(THING), with_offsets(list(distinct.values())))
         root = reference_root({entity: reference_hash(state) for entity, state in states.items()}).hex()
@@ -232,7 +232,7 @@ def test_export_carries_the_types_it_needs(evolved: str, tmp_path: Path, name: s
         # The definitions are last, twice, the newer one first.
         (tmp_path / name).write_bytes(b"".join([*lines[2:], *reversed(lines[:2]), *lines[:2]]))
     other = f"file:{tmp_path / 'other'}"
-    taken(other, tmp_path / name)
+    import_files(other, tmp_path / name)
     assert rooted(other) == rooted(evolved)
     with refold.open(other, read_only=True) as log:
         assert [each.definition.fingerprint for each in log.port.registry.versions("everything")] == carried
@@ -245,7 +245,7 @@ def test_log_keeps_its_own_newest_version_of_a_type(evolved: str, tmp_path: Path
     other = f"file:{tmp_path / 'other'}"
     with refold.open(other) as log:
         log.register(newer)
-    taken(other, tmp_path / "x.jsonl")
+    import_files(other, tmp_path / "x.jsonl")
     with refold.open(other, read_only=True) as log:
         assert [each.definition for each in log.port.registry.versions("everything")] == [newer]
         assert log.state("everything/1").fields == {"last": 1, "extra": "x"}
@@ -257,7 +257,7 @@ def test_log_with_the_first_version_gets_the_second(evolved: str, tmp_path: Path
     other = f"file:{tmp_path / 'other'}"
     with refold.open(other) as log:
         log.register(THING)
-    taken(other, tmp_path / "x.jsonl")
+    import_files(other, tmp_path / "x.jsonl")
     assert rooted(other) == rooted(evolved)
 
 
@@ -268,13 +268,13 @@ def test_unregistrable_type_is_refused_before_anything_is_written(evolved: str, 
     other = f"file:{tmp_path / 'other'}"
     (tmp_path / "gone.jsonl").write_text(whole.replace("refold_tests.histories:folded", "refold_tests.absent:folded"))
     with pytest.raises(InputError, match=r"gone\.jsonl:3: the custom reducer .* is not registered here"):
-        taken(other, tmp_path / "gone.jsonl")
+        import_files(other, tmp_path / "gone.jsonl")
     clash = defined(document(extra={"type": "long", "refold.reducer": "latest"}))
     with refold.open(other) as log:
         log.register(THING)
         log.register(clash)
     with pytest.raises(InputError, match="extra"):
-        taken(other, tmp_path / "x.jsonl")
+        import_files(other, tmp_path / "x.jsonl")
     assert ids(other) == set()
 
 
@@ -295,7 +295,7 @@ def test_only_referenced_contents_are_stored(full: str, tmp_path: Path) -> None:
     for line in lines:
         line["blobs"] = {**line.get("blobs", {}), hashlib.sha256(b"hi").hexdigest(): "aGk="}
     (tmp_path / "x.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    taken(f"file:{tmp_path / 'other'}", tmp_path / "x.jsonl")
+    import_files(f"file:{tmp_path / 'other'}", tmp_path / "x.jsonl")
     names = [{path.name for path in (tmp_path / name / "blobs").rglob("*")} for name in ("full", "other")]
     assert names[0] == names[1]
 
@@ -309,7 +309,7 @@ def test_repeats_are_found_within_and_across_windows(
     monkeypatch.setattr(intake, "WINDOW", 4)
     with refold.open(full, read_only=True) as log:
         written(log, tmp_path / "x.jsonl")
-    found = taken(f"file:{tmp_path / 'other'}", *[tmp_path / "x.jsonl"] * 3)
+    found = import_files(f"file:{tmp_path / 'other'}", *[tmp_path / "x.jsonl"] * 3)
     assert (found.read, found.new, found.known) == (33, 11, 22)
     with refold.open(f"file:{tmp_path / 'other'}", read_only=True) as log:
         assert sum(log.port.ends().values()) == 11, "a repeat takes no place in the log"
@@ -318,7 +318,7 @@ def test_repeats_are_found_within_and_across_windows(
 def test_lines_without_an_id_are_new_observations(tmp_path: Path) -> None:
     line = {"entity": CONFIG, "observed_at": "2026-01-01T00:00:00Z", "patch": {"rate_limit": 5}}
     (tmp_path / "x.jsonl.gz").write_bytes(gzip.compress(json.dumps(line).encode()))
-    assert taken(f"file:{tmp_path / 'log'}", tmp_path / "x.jsonl.gz").new == 1
+    assert import_files(f"file:{tmp_path / 'log'}", tmp_path / "x.jsonl.gz").new == 1
 
 
 def test_users_own_type_is_used_to_read(tmp_path: Path) -> None:
@@ -327,8 +327,8 @@ def test_users_own_type_is_used_to_read(tmp_path: Path) -> None:
     (tmp_path / "x.jsonl").write_text(json.dumps(line))
     url = f"file:{tmp_path / 'log'}"
     with pytest.raises(InputError, match="unknown type 'everything'"):
-        taken(url, tmp_path / "x.jsonl")
-    assert taken(url, tmp_path / "x.jsonl", types=(tmp_path / "everything.avsc",)).new == 1
+        import_files(url, tmp_path / "x.jsonl")
+    assert import_files(url, tmp_path / "x.jsonl", types=(tmp_path / "everything.avsc",)).new == 1
 
 
 def lines_then_failure() -> Iterator[Mapping[str, Any]]:
@@ -364,7 +364,7 @@ def test_link_round_trips_whole(tmp_path: Path) -> None:
         log.observe("step/s", kind="link", link=link)
         log.flush()
         written(log, tmp_path / "x.avro")
-    taken(other, tmp_path / "x.avro")
+    import_files(other, tmp_path / "x.avro")
     with refold.open(other, read_only=True) as log:
         [found] = log.state("step/s").links
         assert (found["relation"], found["target"], found["valid_from"], found["valid_to"]) == ("of", "run/r", 1, 2)

@@ -38,7 +38,9 @@ ME = "User:me"
 WORKER = AccessScope("agents", ["worker"])
 
 
-def held(*grants: Grant, principal: str = ME, host: str = ANYTHING, is_denial: bool = False) -> list[BrokerAclEntry]:
+def grant_entries(
+    *grants: Grant, principal: str = ME, host: str = ANYTHING, is_denial: bool = False
+) -> list[BrokerAclEntry]:
     return [BrokerAclEntry(principal, grant, host, is_denial) for grant in grants]
 
 
@@ -74,7 +76,7 @@ def test_no_role_may_delete_or_alter_access_lists_and_each_needs_each_of_its_ent
     # Full names, except for names known only at run time; no prefix matches another log.
     prefixes = {each.name for each in wanted if each.is_prefix}
     assert prefixes <= {"refold.agents.agents.", "refold.agents.fold.", "refold.agents.snapshots."}
-    entries = held(*wanted)
+    entries = grant_entries(*wanted)
     assert missing(wanted, entries) == []
     for number, grant in enumerate(wanted):
         lacking = [each for each, _ in missing(wanted, entries[:number] + entries[number + 1 :])]
@@ -84,39 +86,39 @@ def test_no_role_may_delete_or_alter_access_lists_and_each_needs_each_of_its_ent
 def test_broader_entries_suffice_and_are_reported_as_excess() -> None:
     broad = [Grant(TOPIC, "agents.", ALL, is_prefix=True), Grant(GROUP, ANYTHING, READ),
              Grant(TRANSACTIONAL_ID, "refold.", WRITE, is_prefix=True)]  # fmt: skip
-    entries = [*held(*broad), *held(Grant(TOPIC, "other.observations", ALL))]
+    entries = [*grant_entries(*broad), *grant_entries(Grant(TOPIC, "other.observations", ALL))]
     assert wanting(WORKER, *entries) == []
     assert extra(needed(WORKER), entries, ME, "agents") == sorted(broad)
-    assert extra(needed(WORKER), held(*needed(WORKER)), ME, "agents") == []
+    assert extra(needed(WORKER), grant_entries(*needed(WORKER)), ME, "agents") == []
     # Read implies Describe, so Describe is not an extra grant.
-    assert extra(needed(WORKER), held(Grant(GROUP, "refold.agents", DESCRIBE)), ME, "agents") == []
+    assert extra(needed(WORKER), grant_entries(Grant(GROUP, "refold.agents", DESCRIBE)), ME, "agents") == []
 
 
 def test_ineffective_entries() -> None:
     whole = needed(WORKER)
     read = Grant(GROUP, "refold.agents", READ)
-    others = [each for each in held(*whole) if each.grant != read]
+    others = [each for each in grant_entries(*whole) if each.grant != read]
     said = ["Read on the group refold.agents"]
     assert wanting(WORKER, *others) == said
-    assert wanting(WORKER, *others, *held(read, host="10.0.0.1")) == said
-    assert wanting(WORKER, *others, *held(read._replace(operation=DESCRIBE))) == said
-    assert wanting(WORKER, *others, *held(Grant(GROUP, "refold.agent", READ))) == said
-    assert wanting(WORKER, *others, *held(Grant(TOPIC, ANYTHING, READ))) == said
-    assert wanting(WORKER, *others, *held(read, principal=ANYBODY)) == []
+    assert wanting(WORKER, *others, *grant_entries(read, host="10.0.0.1")) == said
+    assert wanting(WORKER, *others, *grant_entries(read._replace(operation=DESCRIBE))) == said
+    assert wanting(WORKER, *others, *grant_entries(Grant(GROUP, "refold.agent", READ))) == said
+    assert wanting(WORKER, *others, *grant_entries(Grant(TOPIC, ANYTHING, READ))) == said
+    assert wanting(WORKER, *others, *grant_entries(read, principal=ANYBODY)) == []
     # A grant on one full name does not cover all names with that prefix.
     fold = Grant(TRANSACTIONAL_ID, "refold.agents.fold.", WRITE, is_prefix=True)
-    others = [each for each in held(*whole) if each.grant != fold]
-    assert wanting(WORKER, *others, *held(fold._replace(is_prefix=False))) == [str(fold)]
+    others = [each for each in grant_entries(*whole) if each.grant != fold]
+    assert wanting(WORKER, *others, *grant_entries(fold._replace(is_prefix=False))) == [str(fold)]
 
 
 def test_denial_takes_precedence() -> None:
     fold = Grant(TRANSACTIONAL_ID, "refold.agents.fold.", WRITE, is_prefix=True)
     for denied in (fold, Grant(TRANSACTIONAL_ID, "refold.agents.fold.w", ALL), Grant(TRANSACTIONAL_ID, ANYTHING, ALL)):
-        (denial,) = held(denied, is_denial=True, principal=ANYBODY)
-        found = missing(needed(WORKER), [*held(*needed(WORKER)), denial])
+        (denial,) = grant_entries(denied, is_denial=True, principal=ANYBODY)
+        found = missing(needed(WORKER), [*grant_entries(*needed(WORKER)), denial])
         assert (fold, denial) in found
-    unrelated = held(Grant(TOPIC, "agents.observations", DESCRIBE), is_denial=True)
-    assert not [grant for grant, _ in missing(needed(WORKER), [*held(*needed(WORKER)), *unrelated])]
+    unrelated = grant_entries(Grant(TOPIC, "agents.observations", DESCRIBE), is_denial=True)
+    assert not [grant for grant, _ in missing(needed(WORKER), [*grant_entries(*needed(WORKER)), *unrelated])]
 
 
 def test_commands_name_everything_once() -> None:

@@ -37,7 +37,7 @@ def logs(broker: Broker, tmp_path: Path, seed: int) -> Iterator[tuple[Log, Log]]
         yield log, file
 
 
-def made(file: LogPort) -> dict[int, list[ChangeRecord]]:
+def expected_changes(file: LogPort) -> dict[int, list[ChangeRecord]]:
     return {partition: list(file.read_changes(partition, 0)) for partition in range(PARTITIONS)}
 
 
@@ -50,7 +50,7 @@ def emit(broker: Broker, log: Log, partition: int, some: list[ChangeRecord], end
 
 def scattered(broker: Broker, log: Log, file: LogPort, rng: random.Random) -> None:
     """Commit every change once, with aborted transactions in between, some with other content."""
-    for partition, records in made(file).items():
+    for partition, records in expected_changes(file).items():
         rest = iter(records)
         while some := list(islice(rest, rng.choice((1, 3, 20)))):
             if rng.random() < 0.4:
@@ -81,7 +81,7 @@ def test_changes_are_those_of_committed_transactions(broker: Broker, logs: tuple
 
 def test_changes_end_before_an_open_transaction(broker: Broker, logs: tuple[Log, Log]) -> None:
     log, file = logs
-    partition, records = max(made(file.port).items(), key=lambda item: len(item[1]))
+    partition, records = max(expected_changes(file.port).items(), key=lambda item: len(item[1]))
     half = len(records) // 2
     emit(broker, log, partition, records[:half])
     emit(broker, log, partition, records[:1], "abort")
@@ -96,7 +96,7 @@ def test_changes_end_before_an_open_transaction(broker: Broker, logs: tuple[Log,
 
 def test_live_changes_arrive_once_as_transactions_commit(broker: Broker, logs: tuple[Log, Log], seed: int) -> None:
     log, file = logs
-    total = sum(len(records) for records in made(file.port).values())
+    total = sum(len(records) for records in expected_changes(file.port).values())
     writer = threading.Thread(target=scattered_beside, args=(broker, log.port.url, file.port, random.Random(seed)))
     live = log.changes(live=True, poll_s=0.01)
     writer.start()

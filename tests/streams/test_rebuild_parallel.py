@@ -325,7 +325,7 @@ print("rebuilt", flush=True)
 """
 
 
-def held(folder: Path) -> Sequence[int]:
+def waiting_processes(folder: Path) -> Sequence[int]:
     """Return the processes that wait in the middle of folding, once there are two."""
     deadline = time.monotonic() + PATIENCE_S
     while len(found := [int(each.name) for each in folder.iterdir()]) < 2:
@@ -351,7 +351,7 @@ def test_no_process_and_no_file_outlives_the_rebuild(
     monkeypatch.setenv("TMPDIR", str(temporary))
     rebuilding = child(REBUILD, tmp_path)
     assert rebuilding.line() == "rebuilding"
-    processes = held(folder)
+    processes = waiting_processes(folder)
     assert not any(map(is_gone, processes))
     assert any(each.name.startswith("refold-rebuild-") for each in temporary.iterdir())
     rebuilding.signal(number)

@@ -36,7 +36,7 @@ def thing(**fields: str | Mapping[str, object]) -> TypeDefinition:
     return parse({"type": "record", "name": "thing", "fields": whole})
 
 
-def told(url: str, path: str, method: str, body: object = None) -> object:
+def registry_request(url: str, path: str, method: str, body: object = None) -> object:
     """Send the registry a request that refold itself never sends."""
     data = None if body is None else json.dumps(body).encode()
     kind = {"Content-Type": "application/vnd.schemaregistry.v1+json"}
@@ -46,11 +46,11 @@ def told(url: str, path: str, method: str, body: object = None) -> object:
 
 
 def set_level(url: str, subject: str, level: str) -> None:
-    told(url, f"/config/{subject}", "PUT", {"compatibility": level})
+    registry_request(url, f"/config/{subject}", "PUT", {"compatibility": level})
 
 
 def subjects_in(url: str, prefix: str) -> set[str]:
-    found = told(url, "/subjects", "GET")
+    found = registry_request(url, "/subjects", "GET")
     assert isinstance(found, list)
     return {each for each in found if each.startswith(f"{prefix}.")}
 
@@ -124,16 +124,16 @@ def test_refusal_gives_its_reason_and_registers_nothing(
     assert f"with the compatibility level {level}: " in said
     assert "union" in said.lower()  # the registry's own message about the incompatibility
     for each in subjects:
-        assert told(schema_registry, f"/subjects/{each}/versions", "GET") == [1]
+        assert registry_request(schema_registry, f"/subjects/{each}/versions", "GET") == [1]
     set_level(schema_registry, subject, "NONE")
     ids.register(prefix, second)
-    assert told(schema_registry, f"/subjects/{subject}/versions", "GET") == [1, 2]
+    assert registry_request(schema_registry, f"/subjects/{subject}/versions", "GET") == [1, 2]
 
 
 def test_id_missing_in_the_registry_is_distinguished_from_a_foreign_one(
     ids: SchemaIds, schema_registry: str, prefix: str
 ) -> None:
-    answer = told(schema_registry, f"/subjects/{prefix}-elsewhere/versions", "POST", {"schema": '"string"'})
+    answer = registry_request(schema_registry, f"/subjects/{prefix}-elsewhere/versions", "POST", {"schema": '"string"'})
     assert isinstance(answer, dict)
     assert ids.unknown(answer["id"]) is UnknownId.FOREIGN
     assert ids.unknown(2**31 - 1) is UnknownId.MISSING
@@ -169,7 +169,7 @@ def test_concurrent_writers_get_the_same_ids(schema_registry: str, prefix: str) 
         given = list(pool.map(register, range(writers)))
     assert given == [given[0]] * writers
     for subject in subjects_of(prefix, thing(a="int")):
-        assert told(schema_registry, f"/subjects/{subject}/versions", "GET") == [1, 2]
+        assert registry_request(schema_registry, f"/subjects/{subject}/versions", "GET") == [1, 2]
 
 
 # Outages say nothing about any schema.

@@ -59,7 +59,7 @@ class Scene:
     """A history of twelve commits, and a run recorded with the first. `log` holds it; `golden` is a file of it."""
 
     def __init__(self, folder: Path) -> None:
-        self.history = made(folder / "code")
+        self.history = build_history(folder / "code")
         self.folder = self.history.folder / "support"
         self.log = f"file:{folder / 'log'}"
         self.history.git("checkout", "--quiet", self.history.ids["first"])
@@ -80,7 +80,7 @@ class Scene:
         return self.history.ids[subject]
 
 
-def made(folder: Path) -> History:
+def build_history(folder: Path) -> History:
     history = History(folder)
     history.commit("first", {"support/refunds.py": AGENT, "support/prices.py": PRICES, "README": "1"})
     history.commit("readme", {"README": "2"})

@@ -31,7 +31,7 @@ def named(way: Way) -> str:
     return f"{way.sdk}-{'async' if way.is_async else 'sync'}-{way.use}"
 
 
-class Given(NamedTuple):
+class SdkResult(NamedTuple):
     """What an SDK got: the bytes of the responses, and what it returned."""
 
     bodies: list[bytes]
@@ -42,8 +42,8 @@ class Used(NamedTuple):
     """The results of one way of use: without the proxy, and with it. requests: those that reached the provider through
     the proxy."""
 
-    plain: Given
-    proxied: Given
+    plain: SdkResult
+    proxied: SdkResult
     requests: list[Any]
 
 
@@ -54,15 +54,15 @@ class Everything(NamedTuple):
     runs: dict[str, Recording]
 
 
-def asked(way: Way) -> Any:
+def prompt(way: Way) -> Any:
     return [{"role": "user", "content": named(way)}]
 
 
-def given_by(way: Way, server: ModelServer, url: str = "") -> Given:
+def given_by(way: Way, server: ModelServer, url: str = "") -> SdkResult:
     """Use an SDK. A client that leaves reads as many bytes as have arrived."""
     with received_bytes() as bodies:
-        returned = bare(way, server, url, asked(way))
-    return Given([] if way.use == "left" else [bytes(each) for each in bodies], returned)
+        returned = bare(way, server, url, prompt(way))
+    return SdkResult([] if way.use == "left" else [bytes(each) for each in bodies], returned)
 
 
 @pytest.fixture(scope="module")
@@ -146,7 +146,7 @@ def test_provider_receives_what_the_sdk_sent(everything: Everything, server: Mod
     """They are equal except for the host name, which the proxy sets."""
     way = Way("openai", False, "plain")
     prepare(server, "plain")
-    bare(way, server, asked=asked(way))
+    bare(way, server, asked=prompt(way))
     ((path, headers, body),) = server.requests
     ((path_by_proxy, headers_by_proxy, body_by_proxy),) = everything.used[named(way)].requests
     assert (path, body) == (path_by_proxy, body_by_proxy)
@@ -272,7 +272,7 @@ def test_unrecorded_request_is_answered_with_the_first_difference(everything: Ev
         marked = [{"role": "user", "content": named(way), "cache_control": {"type": "ephemeral"}}]
         bare(way, server, serving.url, marked)
         with pytest.raises(Exception, match="was served already"):
-            bare(way, server, serving.url, asked(way))
+            bare(way, server, serving.url, prompt(way))
     finally:
         serving.close()
     assert (replaying.served, replaying.unrecorded) == (1, 2)

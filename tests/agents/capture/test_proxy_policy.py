@@ -49,7 +49,7 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
 SAID = "policy Büro, rule "
 
 
-class Asked(NamedTuple):
+class Answer(NamedTuple):
     """The answer to one request."""
 
     status: int
@@ -57,22 +57,22 @@ class Asked(NamedTuple):
     tree: Any
 
 
-class Held(NamedTuple):
+class Outcome(NamedTuple):
     """What agents got through the proxy, and what reached the provider."""
 
-    denied: dict[str, Asked]
-    allowed: list[Asked]
+    denied: dict[str, Answer]
+    allowed: list[Answer]
     requests: list[Any]
     folder: Path
 
 
-def ask(url: str, path: str, tree: Any, **headers: str) -> Asked:
+def ask(url: str, path: str, tree: Any, **headers: str) -> Answer:
     connection = http.client.HTTPConnection(url.removeprefix("http://"), timeout=120)
     connection.request("POST", path, json.dumps(tree), {"Content-Type": "application/json", **headers})
     found = connection.getresponse()
     content = found.read()
     connection.close()
-    return Asked(found.status, {name.lower(): value for name, value in found.getheaders()}, json.loads(content))
+    return Answer(found.status, {name.lower(): value for name, value in found.getheaders()}, json.loads(content))
 
 
 @pytest.fixture(scope="module")
@@ -82,7 +82,7 @@ def server() -> Iterator[ModelServer]:
 
 
 @pytest.fixture(scope="module")
-def held(server: ModelServer, tmp_path_factory: pytest.TempPathFactory) -> Held:
+def held(server: ModelServer, tmp_path_factory: pytest.TempPathFactory) -> Outcome:
     folder = tmp_path_factory.mktemp("policy")
     with capturing(folder, server.url, policy=Policy.parse(POLICY)) as captured:
         denied = {
@@ -90,11 +90,11 @@ def held(server: ModelServer, tmp_path_factory: pytest.TempPathFactory) -> Held:
         }
         path, tree = FAMILIES["chat"]
         allowed = [ask(captured.url, path, {"model": "small", **tree}) for _ in range(3)]
-    return Held(denied, allowed, list(server.requests), folder)
+    return Outcome(denied, allowed, list(server.requests), folder)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_denied_request_gets_an_error_in_the_providers_form(held: Held, family: str) -> None:
+def test_denied_request_gets_an_error_in_the_providers_form(held: Outcome, family: str) -> None:
     status, headers, tree = held.denied[family]
     assert (status, headers["content-type"]) == (403, "application/json")
     if family in ("chat", "responses"):
@@ -114,7 +114,7 @@ def test_denied_request_gets_an_error_in_the_providers_form(held: Held, family: 
     assert message.startswith(SAID + "'dear models")
 
 
-def test_only_allowed_requests_reach_the_provider_and_count(held: Held) -> None:
+def test_only_allowed_requests_reach_the_provider_and_count(held: Outcome) -> None:
     assert [each.status for each in held.allowed] == [200, 200, 403]
     assert held.allowed[2].tree["error"]["message"] == (
         "policy Büro, rule 'budget.model_calls': model POST 127.0.0.1/v1/chat/completions is denied: 2 of 2 are used"
@@ -122,7 +122,7 @@ def test_only_allowed_requests_reach_the_provider_and_count(held: Held) -> None:
     assert len(held.requests) == 2
 
 
-def test_each_denial_is_an_observation_of_its_step(held: Held) -> None:
+def test_each_denial_is_an_observation_of_its_step(held: Outcome) -> None:
     with log_of(held.folder) as log:
         denials = log.rebuild(types=["audit_event"])
         rows = [denials[name].fields for name in denials]

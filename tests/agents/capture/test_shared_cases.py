@@ -43,7 +43,7 @@ ASKED = b'{"model": "m", "messages": [{"role": "user", "content": "what?"}], "in
 REPLY = b'{"type": "message", "role": "assistant", "content": [{"type": "text", "text": "that"}]}'
 
 
-class Found(NamedTuple):
+class StoredExchange(NamedTuple):
     """What the log has of an exchange. title: of its run. call: of the model."""
 
     title: str
@@ -51,9 +51,9 @@ class Found(NamedTuple):
     call: Call
 
 
-def found_in(folder: Path) -> dict[str, Found]:
+def found_in(folder: Path) -> dict[str, StoredExchange]:
     """Return the exchanges of a closed capture, by the path of their request."""
-    found: dict[str, Found] = {}
+    found: dict[str, StoredExchange] = {}
     with log_of(folder) as log:
         for row in log.runs():
             recording = log.recording(row.run)
@@ -61,7 +61,7 @@ def found_in(folder: Path) -> dict[str, Found]:
                 call = step.calls[0]
                 path = urlsplit(call.asked.request["url"]).path
                 assert path not in found, "an exchange is recorded twice"
-                found[path] = Found(recording.title, step, call)
+                found[path] = StoredExchange(recording.title, step, call)
     return found
 
 

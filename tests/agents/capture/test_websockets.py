@@ -49,7 +49,7 @@ def asking(text: str, **more: Any) -> str:
     return json.dumps({"type": "response.create", "model": "m", "input": text, **more})
 
 
-def answered(connection: ClientConnection, many: int) -> list[str | bytes]:
+def receive_many(connection: ClientConnection, many: int) -> list[str | bytes]:
     return [connection.recv(WAIT_S) for _ in range(many)]
 
 
@@ -115,11 +115,11 @@ def test_binary_messages_lanes_and_provider_metadata(provider: SocketProvider, t
     def talk(url: str) -> list[str | bytes]:
         with opened(url) as connection:
             connection.send(sent[0])
-            found = answered(connection, 2)
+            found = receive_many(connection, 2)
             connection.send(sent[1])
-            found += answered(connection, 6)
+            found += receive_many(connection, 6)
             connection.send(sent[2])
-            return [*found, *answered(connection, 2)]
+            return [*found, *receive_many(connection, 2)]
 
     with capturing(tmp_path, provider.url) as captured:
         got = talk(captured.url)
@@ -150,7 +150,7 @@ def test_connection_closed_by_the_provider(
     def talk(url: str) -> int:
         with opened(url) as connection:
             connection.send(asking("x"))
-            assert answered(connection, 3) == events_of(1, "one")
+            assert receive_many(connection, 3) == events_of(1, "one")
             connection.send(asking("y"))
             with pytest.raises(ConnectionClosed):
                 connection.recv(WAIT_S)
@@ -172,7 +172,7 @@ def test_agent_that_disconnects_during_a_response(provider: SocketProvider, tmp_
     provider.answers = [events_of(1, "one two three")[:2]]
     with capturing(tmp_path, provider.url) as captured, opened(captured.url) as connection:
         connection.send(asking("x"))
-        answered(connection, 2)
+        receive_many(connection, 2)
         connection.close(4001)
         deadline = time.monotonic() + WAIT_S
         while not provider.ended:  # the end of the capture would close the provider's connection too
@@ -226,7 +226,7 @@ def test_unrecorded_message_is_answered_with_an_error(provider: SocketProvider, 
     provider.answers = [events_of(1, "one")]
     with capturing(tmp_path, provider.url) as captured, opened(captured.url) as connection:
         connection.send(asking("the one"))
-        answered(connection, 3)
+        receive_many(connection, 3)
     said: list[str] = []
     with playing(recordings(tmp_path), said) as url, opened(url) as connection:
         connection.send(asking("another"))
@@ -235,5 +235,5 @@ def test_unrecorded_message_is_answered_with_an_error(provider: SocketProvider, 
         assert "nearest is turn 1" in error["error"]["message"]
         assert "another" in error["error"]["message"]
         connection.send(asking("the one"))
-        assert answered(connection, 3) == events_of(1, "one")
+        assert receive_many(connection, 3) == events_of(1, "one")
     assert len(said) == 1

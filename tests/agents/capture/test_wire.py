@@ -37,7 +37,7 @@ def provider() -> Iterator[RawProvider]:
         yield provider
 
 
-def asked(
+def send_request(
     url: str, method: str, path: str, body: Any = None, headers: dict[str, str] | None = None
 ) -> tuple[int, list[tuple[str, str]], bytes]:
     """Send a request; return status, headers and body unchanged."""
@@ -75,7 +75,7 @@ def test_any_method_path_and_body_are_forwarded_unchanged(provider: RawProvider,
     ]
     answers = list(provider.answers)
     with capturing(tmp_path, provider.url) as captured:
-        found = [asked(captured.url, method, path, body, headers) for method, path, body, headers in requests]
+        found = [send_request(captured.url, method, path, body, headers) for method, path, body, headers in requests]
     for (method, path, body, headers), seen in zip(requests, provider.requests, strict=True):
         assert seen[:2] == (method, path)
         assert seen[3] == (body or b"")
@@ -178,7 +178,7 @@ def test_requests_that_are_not_forwarded(
 ) -> None:
     provider.requests.clear()
     with capturing(tmp_path, provider.url) as captured:
-        found, _, body = asked(captured.url, "GET", "/v1/responses", None, headers)
+        found, _, body = send_request(captured.url, "GET", "/v1/responses", None, headers)
     assert (found, provider.requests) == (status, [])
     assert said in json.loads(body)["error"]["message"]
 
@@ -200,7 +200,7 @@ def test_real_claude_code_session_is_one_run(provider: RawProvider, tmp_path: Pa
             url = urlsplit(request["url"])
             target = f"{url.path.removeprefix('/local-gw/anthropic')}?{url.query}"
             headers = {name: value for name, value in request["headers"] if name != "content-length"}
-            status, _, got = asked(captured.url, "POST", target, sent, headers)
+            status, _, got = send_request(captured.url, "POST", target, sent, headers)
             assert (status, got) == (meta["status"], body)
             assert provider.requests[-1][3] == sent
     first, session = recordings(tmp_path)
@@ -236,7 +236,9 @@ def test_long_session_is_stored_in_at_most_three_times_its_new_content(provider:
             answer = json.dumps({"id": f"msg_{number}", "type": "message", **reply}).encode()
             new += len(json.dumps(messages[-1])) + len(answer)
             provider.answers = [Raw([("Content-Type", "application/json")], [answer])]
-            asked(captured.url, "POST", "/v1/messages", bodies[-1].encode(), {"Content-Type": "application/json"})
+            send_request(
+                captured.url, "POST", "/v1/messages", bodies[-1].encode(), {"Content-Type": "application/json"}
+            )
             messages.append(reply)
     files = [each for each in (tmp_path / "log").rglob("*") if each.is_file()]
     # RocksDB writes its own log files, to which no turn adds anything.
@@ -282,7 +284,7 @@ def test_session_of_the_responses_api(provider: RawProvider, tmp_path: Path, is_
         )  # fmt: skip
     with capturing(tmp_path, provider.url) as captured:
         for body in bodies:
-            asked(
+            send_request(
                 captured.url, "POST", "/v1/responses", json.dumps(body).encode(), {"Content-Type": "application/json"}
             )
     (run,) = recordings(tmp_path)

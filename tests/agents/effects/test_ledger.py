@@ -254,7 +254,7 @@ def test_probe_that_finds_a_later_resend_counts_it_once(world: World) -> None:
     assert other.effect(order.key).times_done == 1
 
 
-class Asked:
+class ScriptedProbe:
     """A probe that returns the given answers in turn."""
 
     def __init__(self, *answers: Any) -> None:
@@ -270,7 +270,7 @@ class Asked:
 
 
 def test_probe_that_finds_it_done_settles_it_at_once(world: World) -> None:
-    service, probe = Service(TimeoutError("gone")), Asked(Done({"id": 4}))
+    service, probe = Service(TimeoutError("gone")), ScriptedProbe(Done({"id": 4}))
     assert world.ledger().perform(ordered(), service, Terms(probe=probe)) == {"id": 4}
     assert probe.told == [(ordered().key, ARGUMENTS)]
     assert world.slept == []
@@ -282,7 +282,7 @@ def test_probe_that_finds_it_done_settles_it_at_once(world: World) -> None:
 def test_probe_answer_not_done_is_accepted_after_the_lease(world: World, answers: tuple[Any, ...]) -> None:
     service = Service(TimeoutError("gone"), "paid")
     begun = world.now
-    probe = Asked(*answers)
+    probe = ScriptedProbe(*answers)
     assert world.ledger().perform(ordered(), service, Terms(probe=probe, lease_s=LEASE_S)) == "paid"
     assert sum(world.slept) >= LEASE_S
     assert world.now - begun >= LEASE_S * 1e6
@@ -290,7 +290,7 @@ def test_probe_answer_not_done_is_accepted_after_the_lease(world: World, answers
 
 
 def test_late_effect_is_found_by_the_second_probe(world: World) -> None:
-    service, probe = Service(TimeoutError("gone"), "again"), Asked(NotDone(), Done("late"))
+    service, probe = Service(TimeoutError("gone"), "again"), ScriptedProbe(NotDone(), Done("late"))
     assert world.ledger().perform(ordered(), service, Terms(probe=probe)) == "late"
     assert len(service.keys) == 1
 
@@ -302,24 +302,24 @@ def test_late_effect_is_found_by_the_second_probe(world: World) -> None:
 def test_effect_stays_unknown_when_the_probe_cannot_tell(world: World, answer: Any, why: str) -> None:
     service = Service(TimeoutError("gone"))
     with pytest.raises(EffectUnknown, match=why):
-        world.ledger().perform(ordered(), service, Terms(probe=Asked(answer)))
+        world.ledger().perform(ordered(), service, Terms(probe=ScriptedProbe(answer)))
     assert world.status(ordered()) == "unknown"
-    assert world.ledger().perform(ordered("r-2"), service, Terms(probe=Asked(Done("found")))) == "found"
+    assert world.ledger().perform(ordered("r-2"), service, Terms(probe=ScriptedProbe(Done("found")))) == "found"
 
 
 def test_probe_settles_automatically_when_configured(world: World) -> None:
     with pytest.raises(EffectUnknown):
         world.ledger().perform(ordered(), Service(TimeoutError("gone")))
     ledger, key = world.ledger(), ordered().key
-    assert ledger.settle_by(key, Asked(None), by="ann").status == "unknown"
+    assert ledger.settle_by(key, ScriptedProbe(None), by="ann").status == "unknown"
     with pytest.raises(InputError, match="may still be in progress"):
-        ledger.settle_by(key, Asked(NotDone()), by="ann")
+        ledger.settle_by(key, ScriptedProbe(NotDone()), by="ann")
     with pytest.raises(InputError, match="returned a str"):
-        ledger.settle_by(key, Asked("yes"), by="ann")
+        ledger.settle_by(key, ScriptedProbe("yes"), by="ann")
     world.now += int(LEASE_S * 1e6)
-    assert ledger.settle_by(key, Asked(NotDone()), by="ann").status == "failed"
+    assert ledger.settle_by(key, ScriptedProbe(NotDone()), by="ann").status == "failed"
     with pytest.raises(InputError, match="it is failed"):
-        ledger.settle_by(key, Asked(Done(1)), by="ann")
+        ledger.settle_by(key, ScriptedProbe(Done(1)), by="ann")
 
 
 def test_open_claim_is_unknown_at_once_for_its_own_run_and_after_the_lease_for_others(world: World) -> None:

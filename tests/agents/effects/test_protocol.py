@@ -16,7 +16,7 @@ from refold_tests.effect_world import LEASE_MICROS, Process, World
 ATTEMPTS_MAX = 3
 
 
-def stands(world: World) -> EffectState:
+def read_state(world: World) -> EffectState:
     standing = EffectState()
     for patch, cleared in world.said:
         standing.take(patch, cleared)
@@ -37,7 +37,7 @@ def run_all(world: World, processes: list[Process], *, is_settling: bool = False
 
 def settle(world: World) -> None:
     """Let a person check the other side when nothing can be in progress any more, and record the truth."""
-    claim = stands(world).holder
+    claim = read_state(world).holder
     if claim is not None and world.now > claim.until:
         said = "done" if world.took_place() else "failed"
         patch = {
@@ -74,7 +74,7 @@ def test_effect_happens_at_most_once_and_is_never_lost(
             break
     if last.ended[0] == "raised":
         assert isinstance(last.ended[1], EffectFailed)
-        assert stands(world).failures >= ATTEMPTS_MAX
+        assert read_state(world).failures >= ATTEMPTS_MAX
         assert world.took_place() == 0
     else:
         assert last.ended == ("returned", "paid")

@@ -72,11 +72,11 @@ class Unread(httpx2.SyncByteStream):
         raise AssertionError("nobody reads it")
 
 
-class Held:
+class Formless:
     """A value that has no form."""
 
 
-def again(error: BaseException) -> Any:
+def through_log(error: BaseException) -> Any:
     """Return the exception as a replay gets it, after everything that a log does to it."""
     failure = failure_of(error, 5)
     held = msgspec.json.decode(msgspec.json.encode(json_fidelity.written(failure.details)))
@@ -94,7 +94,7 @@ def caught(call: Callable[[], object]) -> BaseException:
 
 def test_attributes_are_restored_without_running_init() -> None:
     Base.made.clear()
-    found = again(Refused(503, reason="down", more={"at": [1, 2.0, None]}))
+    found = through_log(Refused(503, reason="down", more={"at": [1, 2.0, None]}))
     assert isinstance(found, Refused)
     assert (found.code, found.reason, found.more, str(found)) == (503, "down", {"at": [1, 2.0, None]}, "503: down")
     assert found.args == ("503: down",)
@@ -102,14 +102,14 @@ def test_attributes_are_restored_without_running_init() -> None:
 
 
 def test_fields_of_builtin_classes_and_slots_are_restored() -> None:
-    missing = again(FileNotFoundError(2, "No such file", "x"))
+    missing = through_log(FileNotFoundError(2, "No such file", "x"))
     assert (missing.errno, missing.strerror, missing.filename) == (2, "No such file", "x")
-    assert again(KeyError("a")).args == ("a",)
-    assert again(SystemExit(3)).code == 3
-    assert again(UnicodeDecodeError("utf-8", b"\xff", 0, 1, "bad")).object == b"\xff"
-    assert again(caught(lambda: json.loads("{"))).lineno == 1
-    assert again(Slotted(7)).code == 7
-    group = again(ExceptionGroup("many", [ValueError("a"), Refused(1, reason="b")]))
+    assert through_log(KeyError("a")).args == ("a",)
+    assert through_log(SystemExit(3)).code == 3
+    assert through_log(UnicodeDecodeError("utf-8", b"\xff", 0, 1, "bad")).object == b"\xff"
+    assert through_log(caught(lambda: json.loads("{"))).lineno == 1
+    assert through_log(Slotted(7)).code == 7
+    group = through_log(ExceptionGroup("many", [ValueError("a"), Refused(1, reason="b")]))
     assert [type(each) for each in group.exceptions] == [ValueError, Refused]
     assert group.exceptions[1].code == 1
 
@@ -127,16 +127,16 @@ def test_exception_chains_are_restored() -> None:
         except KeyError:
             raise LookupError("no x") from None
 
-    found = again(caught(chained))
+    found = through_log(caught(chained))
     assert (type(found.__cause__), found.__cause__.code, found.__suppress_context__) == (Refused, 1, True)
-    found = again(caught(hidden))
+    found = through_log(caught(hidden))
     assert (found.__cause__, found.__context__.args, found.__suppress_context__) == (None, ("x",), True)
 
 
 def test_cyclic_exception_chain_ends() -> None:
     one, other = ValueError("one"), ValueError("other")
     one.__cause__, other.__cause__ = other, one
-    assert str(again(one).__cause__) == "other"
+    assert str(through_log(one).__cause__) == "other"
 
 
 @pytest.mark.parametrize("is_read", [True, False])
@@ -149,7 +149,7 @@ def test_httpx_errors_have_their_response(is_read: bool) -> None:
                ("set-cookie", SECRET)]  # fmt: skip
     response = httpx2.Response(429, headers=headers, request=asked, **body)
     error = caught(httpx2.Response.raise_for_status.__get__(response))
-    found = again(error)
+    found = through_log(error)
     assert isinstance(found, httpx2.HTTPStatusError)
     assert (found.response.status_code, found.response.headers["retry-after"]) == (429, "7")
     assert found.response.headers.get_list("x-a") == ["1", "2"]
@@ -172,7 +172,7 @@ def test_requests_errors_have_their_response() -> None:
     response.headers.update({"Content-Type": "text/plain", "Set-Cookie": SECRET})
     response.request = requests.Request("GET", "https://x.example/a", headers={"accept": "*/*"}).prepare()
     error = caught(response.raise_for_status)
-    found = again(error)
+    found = through_log(error)
     assert type(found) is requests.HTTPError
     found = cast(Any, found)
     assert (found.response.status_code, found.response.text, found.response.ok) == (404, "gone", False)
@@ -208,7 +208,7 @@ class Order(pydantic.BaseModel):
 )
 def test_pydantic_errors_are_restored(make: Callable[[], object]) -> None:
     error: Any = caught(make)
-    found = again(error)
+    found = through_log(error)
     assert isinstance(found, pydantic.ValidationError)
     assert str(found) == str(error)
     assert found.error_count() == error.error_count()
@@ -235,17 +235,18 @@ VALUES: Any = st.recursive(
 @example(uuid.UUID(int=5))
 @example(dt.datetime(2026, 1, 1, tzinfo=dt.UTC))
 def test_values_are_restored_or_named(value: Any) -> None:
-    found = again(Refused(1, reason="x", more=value))
+    found = through_log(Refused(1, reason="x", more=value))
     if "more" in vars(found):
         assert (type(found.more), found.more, repr(found.more)) == (type(value), value, repr(value))
     else:
         assert "more" in found.__notes__[0]
 
 
-@pytest.mark.parametrize("value", [Held(), 2**64, float("nan"), "\ud800", "x" * 300_000, [1] * VALUES_MAX, [Held()]],
+@pytest.mark.parametrize("value", [Formless(), 2**64, float("nan"), "\ud800", "x" * 300_000, [1] * VALUES_MAX,
+                                   [Formless()]],
                          ids=["object", "integer", "nan", "surrogate", "long", "many", "inner"])  # fmt: skip
 def test_unserializable_values_are_left_out_and_named(value: Any) -> None:
-    found = again(Refused(1, reason="x", more=value))
+    found = through_log(Refused(1, reason="x", more=value))
     assert (type(found), found.code, hasattr(found, "more")) == (Refused, 1, False)
     assert "not recorded of it: more" in found.__notes__[0]
 
@@ -265,17 +266,17 @@ class Problem(pydantic.BaseModel):
 def test_objects_built_from_their_fields_are_restored() -> None:
     reply = Reply(429, ("a",), dt.datetime(2026, 1, 1, tzinfo=dt.UTC))
     for value in (reply, Problem(code=5, replies=[reply]), {"all": [reply, reply]}, (reply,)):
-        found = again(Refused(1, reason="x", more=value))
+        found = through_log(Refused(1, reason="x", more=value))
         assert (type(found.more), found.more) == (type(value), value)
-    for unkept in (Reply(1, tags=(Held(),)), Reply("x" * 300_000)):  # type: ignore[arg-type]
-        assert "not recorded of it: more" in again(Refused(1, reason="x", more=unkept)).__notes__[0]
+    for unkept in (Reply(1, tags=(Formless(),)), Reply("x" * 300_000)):  # type: ignore[arg-type]
+        assert "not recorded of it: more" in through_log(Refused(1, reason="x", more=unkept)).__notes__[0]
 
 
 def test_deep_values_are_left_out() -> None:
     deep: Any = 1
     for _ in range(40):
         deep = [deep]
-    assert not hasattr(again(Refused(1, reason="x", more=deep)), "more")
+    assert not hasattr(through_log(Refused(1, reason="x", more=deep)), "more")
 
 
 def test_stand_in_has_the_attributes_and_says_that_it_is_one() -> None:
@@ -283,11 +284,11 @@ def test_stand_in_has_the_attributes_and_says_that_it_is_one() -> None:
     error = kind("text")
     error.code = 7
     error.__cause__ = ValueError("why")
-    found = again(error)
+    found = through_log(error)
     assert isinstance(found, RecordedFailure)
     assert (found.code, str(found), type(found).__module__) == (7, "text", "no.such.module")  # type: ignore[attr-defined]
     assert "stands in for no.such.module.Gone: its class is not imported" in found.__notes__[0]
-    assert again(found).code == 7
+    assert through_log(found).code == 7
 
 
 # What the record names does not run any code

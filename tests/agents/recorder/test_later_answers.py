@@ -78,7 +78,7 @@ def rows(text: str) -> Iterator[Token]:
     return iter([*tokens(text)])
 
 
-def taken(source: Iterator[Any], most: int = 99) -> list[Any]:
+def collect(source: Iterator[Any], most: int = 99) -> list[Any]:
     """Return the pieces, and the error after them."""
     found: list[Any] = []
     with closing(source):  # type: ignore[type-var]
@@ -106,7 +106,7 @@ async def taken_async(source: AsyncIterator[Any], most: int = 99) -> list[Any]:
     return found
 
 
-async def answered(answer: Awaitable[Any]) -> Any:
+async def result_of(answer: Awaitable[Any]) -> Any:
     """Return the answer, or its error."""
     try:
         return await answer
@@ -125,12 +125,12 @@ def way(function: Callable[[refold.Run, str], Awaitable[Any]]) -> Callable[[refo
 
 @way
 async def by_generator(run: refold.Run, text: str) -> Any:
-    return taken(run.model(tokens, text))
+    return collect(run.model(tokens, text))
 
 
 @way
 async def by_hidden_generator(run: refold.Run, text: str) -> Any:
-    return taken(run.model(hidden(tokens), text))
+    return collect(run.model(hidden(tokens), text))
 
 
 @way
@@ -150,22 +150,22 @@ async def by_hidden_stream_that_is_awaited(run: refold.Run, text: str) -> Any:
 
 @way
 async def by_hidden_coroutine(run: refold.Run, text: str) -> Any:
-    return await answered(run.model(hidden(ask), text))
+    return await result_of(run.model(hidden(ask), text))
 
 
 @way
 async def by_partial(run: refold.Run, text: str) -> Any:
-    return await answered(run.model(functools.partial(ask), text))
+    return await result_of(run.model(functools.partial(ask), text))
 
 
 @way
 async def by_task(run: refold.Run, text: str) -> Any:
-    return await answered(run.model(lambda given: asyncio.ensure_future(ask(given)), text))
+    return await result_of(run.model(lambda given: asyncio.ensure_future(ask(given)), text))
 
 
 @way
 async def by_part_of_a_generator(run: refold.Run, text: str) -> Any:
-    return taken(run.model(tokens, text), most=2)
+    return collect(run.model(tokens, text), most=2)
 
 
 @way
@@ -175,7 +175,7 @@ async def by_part_of_an_async_generator(run: refold.Run, text: str) -> Any:
 
 @way
 async def by_tool(run: refold.Run, text: str) -> Any:
-    return taken(rows(text)) if "break!" not in text else None
+    return collect(rows(text)) if "break!" not in text else None
 
 
 @pytest.mark.parametrize("text", ["one two three", "one break! three", ""])

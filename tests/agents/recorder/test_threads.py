@@ -55,7 +55,7 @@ def work(order: str = "o-7") -> str:
 # Ways to start work in a step, and to wait for it.
 
 
-def kept(found: Future[Any] | asyncio.Future[Any], work: Callable[[], Any]) -> None:
+def run_into(found: Future[Any] | asyncio.Future[Any], work: Callable[[], Any]) -> None:
     try:
         found.set_result(work())
     except BaseException as error:
@@ -64,7 +64,7 @@ def kept(found: Future[Any] | asyncio.Future[Any], work: Callable[[], Any]) -> N
 
 def by_thread(work: Callable[[], Any]) -> Any:
     found: Future[Any] = Future()
-    thread = threading.Thread(target=kept, args=(found, work))
+    thread = threading.Thread(target=run_into, args=(found, work))
     thread.start()
     thread.join()
     return found.result()
@@ -79,7 +79,7 @@ class Worker(threading.Thread):
         self.found: Future[Any] = Future()
 
     def run(self) -> None:
-        kept(self.found, self.work)
+        run_into(self.found, self.work)
 
 
 def by_own_thread(work: Callable[[], Any]) -> Any:
@@ -91,7 +91,7 @@ def by_own_thread(work: Callable[[], Any]) -> Any:
 
 def by_timer(work: Callable[[], Any]) -> Any:
     found: Future[Any] = Future()
-    threading.Timer(0, kept, (found, work)).start()
+    threading.Timer(0, run_into, (found, work)).start()
     return found.result()
 
 
@@ -120,7 +120,7 @@ def by_older_executor(work: Callable[[], Any]) -> Any:
 def by_callback(work: Callable[[], Any]) -> Any:
     found: Future[Any] = Future()
     go = threading.Event()
-    OLDER.submit(go.wait).add_done_callback(lambda _: kept(found, work))
+    OLDER.submit(go.wait).add_done_callback(lambda _: run_into(found, work))
     go.set()
     return found.result()
 
@@ -143,7 +143,7 @@ def by_thread_pool_imap(work: Callable[[], Any]) -> Any:
 def by_thread_pool_callback(work: Callable[[], Any]) -> Any:
     found: Future[Any] = Future()
     with multiprocessing.pool.ThreadPool(1) as pool:
-        pool.apply_async(int, (), {}, lambda _: kept(found, work))
+        pool.apply_async(int, (), {}, lambda _: run_into(found, work))
         return found.result()
 
 
@@ -183,7 +183,7 @@ def by_call_soon(work: Callable[[], Any]) -> Any:
     async def start() -> Any:
         loop = asyncio.get_running_loop()
         found = loop.create_future()
-        loop.call_soon(kept, found, work)
+        loop.call_soon(run_into, found, work)
         return await found
 
     return asyncio.run(start())

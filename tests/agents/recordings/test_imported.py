@@ -33,12 +33,12 @@ Line = dict[str, Any]
 KINDS = ("argument", "result", "order", "dropped last step")
 
 
-def asked(*calls: tuple[str, Any]) -> Line:
+def call_line(*calls: tuple[str, Any]) -> Line:
     made = [{"id": str(n), "function": {"name": tool, "arguments": given}} for n, (tool, given) in enumerate(calls)]
     return {"role": "assistant", "content": None, "tool_calls": made}
 
 
-def told(call_id: str, content: str) -> Line:
+def result_line(call_id: str, content: str) -> Line:
     return {"role": "tool", "tool_call_id": call_id, "content": content}
 
 
@@ -59,12 +59,12 @@ def imported(folder: Path, messages: list[Line]) -> Recording:
 def test_each_reply_is_a_step_with_its_calls_and_text(tmp_path: Path) -> None:
     messages = [
         {"role": "user", "content": "hello"},
-        asked(("look", '{"id": 7}'), ("look", "no json")),
-        told("1", "Error: no such thing"),
-        told("0", '{"a": 1}'),
+        call_line(("look", '{"id": 7}'), ("look", "no json")),
+        result_line("1", "Error: no such thing"),
+        result_line("0", '{"a": 1}'),
         {"role": "assistant", "content": "It is 1.", "reasoning": "a says so"},
         {"role": "user", "content": "thanks"},
-        asked(("mail", {"to": "mia"})),
+        call_line(("mail", {"to": "mia"})),
     ]
     found = imported(tmp_path, messages)
     assert (found.has_code, found.agent, found.outcome, found.status) == (False, "chat", "unknown", "ended")
@@ -96,8 +96,8 @@ def test_blob_contents_and_messages_past_the_limit_are_present(tmp_path: Path) -
     messages: list[Line] = [{"role": "system", "content": large}, {"role": "user", "content": large}]
     for number in range(40):
         messages += [{"role": "assistant", "content": f"{number}"}, *[{"role": "user", "content": "go on"}] * 26]
-    messages[2] = asked(("put", json.dumps({"text": large})))
-    messages[3] = told("0", large)
+    messages[2] = call_line(("put", json.dumps({"text": large})))
+    messages[3] = result_line("0", large)
     found = imported(tmp_path, messages)
     assert found.input == large
     assert found.steps[0].calls[0].asked.request["kwargs"] == {"text": large}
@@ -125,7 +125,7 @@ def changed(line: Line, kind: str, rng: random.Random) -> tuple[Line, int, str] 
         del traj[replies[-1] :]
         return line, len(replies), "step"
     if kind == "order":
-        pairs = [(at, at + 2) for at in calling if at + 2 in calling and said(traj[at]) != said(traj[at + 2])]
+        pairs = [(at, at + 2) for at in calling if at + 2 in calling and envelopes(traj[at]) != envelopes(traj[at + 2])]
         if not pairs:
             return None
         at, following = rng.choice(pairs)
@@ -144,7 +144,7 @@ def changed(line: Line, kind: str, rng: random.Random) -> tuple[Line, int, str] 
     return line, replies.index(at) + 1, "answer"
 
 
-def said(message: Line) -> list[AssertionEnvelope]:
+def envelopes(message: Line) -> list[AssertionEnvelope]:
     return [AssertionEnvelope(call.tool, call.inputs) for call in parse_messages([message], "")[0].calls]
 
 

@@ -70,7 +70,7 @@ def in_topics(broker: Broker) -> Iterator[bytes]:
                 yield b"\0".join([record.key or b"", record.value or b"", repr(record.headers).encode()])
 
 
-def found(planted: Planted, stored: Stored) -> set[str]:
+def stored_places(planted: Planted, stored: Stored) -> set[str]:
     """Return the places whose secrets are stored."""
     chunks = list(stored())
     assert chunks
@@ -85,7 +85,7 @@ def test_no_secret_is_stored(stored: tuple[str, Stored]) -> None:
         log.flush()
         recording = log.recording(run)
     assert len(planted.secrets) > 60
-    assert found(planted, chunks) == set()
+    assert stored_places(planted, chunks) == set()
     assert recording.input["password"].startswith("[secret:")
     assert recording.outcome == "succeeded"
 
@@ -96,4 +96,4 @@ def test_search_finds_every_secret_without_a_redactor(stored: tuple[str, Stored]
     with refold.open(url) as log:
         run_leaky(log, planted, None)
         log.flush()
-    assert set(planted.secrets) - found(planted, chunks) == set()
+    assert set(planted.secrets) - stored_places(planted, chunks) == set()

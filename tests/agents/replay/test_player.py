@@ -28,7 +28,7 @@ def find(q: str) -> RecordedRequest:
     return tool("find", q=q).asked
 
 
-def answered(answers: Replayer | Resumer, place: CallSite, asked: RecordedRequest) -> Any:
+def answer_of(answers: Replayer | Resumer, place: CallSite, asked: RecordedRequest) -> Any:
     call = answers.call(place, asked)
     assert call is not None
     return call.answer
@@ -36,11 +36,11 @@ def answered(answers: Replayer | Resumer, place: CallSite, asked: RecordedReques
 
 def test_equal_requests_are_answered_in_order_and_different_ones_in_any_order(recording: Recording) -> None:
     player = Replayer(recording)
-    assert answered(player, LOOK, find("y")) == 0
-    assert answered(player, LOOK, find("x")) == ["a"]
-    assert answered(player, LOOK, find("x")) == ["b"]
+    assert answer_of(player, LOOK, find("y")) == 0
+    assert answer_of(player, LOOK, find("x")) == ["a"]
+    assert answer_of(player, LOOK, find("x")) == ["b"]
     assert [at.call.asked.kind for at in player.unused()] == ["now", "model"]
-    assert answered(player, LOOK, RecordedRequest(kind="now")) == 5
+    assert answer_of(player, LOOK, RecordedRequest(kind="now")) == 5
     assert player.call(TELL, RecordedRequest(kind="decide", request={"choice": "other"})) is None
 
 
@@ -102,14 +102,14 @@ def test_true_is_not_one_and_an_integral_float_is_its_integer() -> None:
     recording = run_of(step("look", tool("find", 1, n=1)))
     with pytest.raises(Unrecorded):
         Replayer(recording).call(LOOK, tool("find", n=True).asked)
-    assert answered(Replayer(recording), LOOK, tool("find", n=1.0).asked) == 1
+    assert answer_of(Replayer(recording), LOOK, tool("find", n=1.0).asked) == 1
 
 
 def test_whole_run_mode_answers_from_any_step(recording: Recording) -> None:
     player = Replayer(recording, "run")
-    assert answered(player, TELL, find("y")) == 0
-    assert answered(player, TELL, find("x")) == ["a"]
-    assert answered(player, LOOK, find("x")) == ["b"]
+    assert answer_of(player, TELL, find("y")) == 0
+    assert answer_of(player, TELL, find("x")) == ["a"]
+    assert answer_of(player, LOOK, find("x")) == ["b"]
     with pytest.raises(Unrecorded):
         player.call(LOOK, find("x"))
 
@@ -118,7 +118,7 @@ def test_whole_run_mode_never_runs_out_of_clock_readings(recording: Recording) -
     def asked() -> list[Any]:
         player = Replayer(recording, "run")
         kinds: list[Any] = ["now", "now", "now", "random", "random", "uuid"]
-        return [answered(player, LOOK, RecordedRequest(kind=kind)) for kind in kinds]
+        return [answer_of(player, LOOK, RecordedRequest(kind=kind)) for kind in kinds]
 
     found = asked()
     assert found == asked()
@@ -132,7 +132,7 @@ def test_interrupted_attempts_are_replayed_as_recorded() -> None:
     recording = run_of(step("look", tool("find", 2), before=(failed, Attempt(number=2))))
     player = Replayer(recording)
     assert [each.number for each in player.begun(1)] == [1, 2]
-    assert answered(player, CallSite(1, "look", 3), tool("find").asked) == 2
+    assert answer_of(player, CallSite(1, "look", 3), tool("find").asked) == 2
     assert player.unused() == ()
     assert Replayer(run_of(step("look", before=(failed,)))).begun(1) == ()  # the code is run again, and fails again
 
@@ -145,7 +145,7 @@ def test_resume_replays_committed_steps_and_then_runs_live(recording: Recording)
     assert resumer.step(1, "look") == recording.steps[0]
     assert resumer.step(3, "send") is None
     assert [each.number for each in resumer.begun(3)] == [1, 2]
-    assert answered(resumer, LOOK, find("x")) == ["a"]
+    assert answer_of(resumer, LOOK, find("x")) == ["a"]
     assert resumer.call(CallSite(3, "send", 3), find("x")) is None
     assert resumer.step(4, "more") is None
     assert resumer.begun(4) == ()
@@ -190,7 +190,7 @@ def test_threads_get_each_recorded_call_once() -> None:
     calls = [tool("find", number, q="x") for number in range(400)]
     player = Replayer(run_of(step("look", *calls)))
     with ThreadPoolExecutor(4) as pool:
-        found = list(pool.map(lambda _: answered(player, LOOK, find("x")), range(400)))
+        found = list(pool.map(lambda _: answer_of(player, LOOK, find("x")), range(400)))
     assert sorted(found) == list(range(400))
 
 

@@ -17,12 +17,12 @@ def ended(days_ago: float, **fields: Any) -> dict[str, Any]:
     return {"status": "ended", "ended_at": NOW - round(days_ago * DAY_MICROS), "outcome": "succeeded", **fields}
 
 
-def kept(**runs: dict[str, Any]) -> dict[str, list[str]]:
+def kept_by_run(**runs: dict[str, Any]) -> dict[str, list[str]]:
     return {name: each.kept for name, each in judged(runs, ContentUse(), days_of(["vip=400"]), NOW).items()}
 
 
 def test_each_class_has_its_days() -> None:
-    found = kept(
+    found = kept_by_run(
         a=ended(6.99), b=ended(7), c=ended(29, outcome="failed"), d=ended(30, outcome="timed_out"),
         e=ended(0.9, kind="test"), f=ended(1.1, retention_class="test"), g=ended(399, retention_class="vip"),
         h=ended(9999, retention_class="mine"), i=ended(29, outcome="unknown"), j=ended(8, retention_class="failed"),
@@ -36,7 +36,7 @@ def test_each_class_has_its_days() -> None:
 
 def test_open_pinned_golden_and_flagged_runs_are_kept() -> None:
     old: dict[str, Any] = {"status": "running", "started_at": 1}
-    assert kept(
+    assert kept_by_run(
         a=old, b={**ended(99), "status": "running"}, c=ended(99, pinned=True), d=ended(99, golden="g"),
         e=ended(89, flagged=True), f=ended(91, flagged=True), g=ended(399, flagged=True, retention_class="vip"),
         h=ended(99, pinned=False, flagged=False, golden=""),
@@ -47,7 +47,7 @@ def test_open_pinned_golden_and_flagged_runs_are_kept() -> None:
 
 
 def test_kept_fork_keeps_its_ancestors() -> None:
-    found = kept(
+    found = kept_by_run(
         root=ended(99), middle=ended(99, parent_run="root"), leaf=ended(1, parent_run="middle"),
         old=ended(99, parent_run="root"), alone=ended(99, parent_run="elsewhere"), loop=ended(99, parent_run="loop"),
         both=ended(99, parent_run="root", pinned=True),
@@ -58,7 +58,7 @@ def test_kept_fork_keeps_its_ancestors() -> None:
 
 
 def test_kept_run_keeps_its_child_runs() -> None:
-    found = kept(
+    found = kept_by_run(
         outer=ended(1), child=ended(99, caller_run="outer"), grandchild=ended(99, caller_run="child"),
         old=ended(99), of_old=ended(99, caller_run="old"), lost=ended(99, caller_run="elsewhere"),
         kept_child=ended(1, caller_run="old"), loop=ended(99, caller_run="loop"),

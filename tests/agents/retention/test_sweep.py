@@ -62,7 +62,7 @@ def swept(log: AgentLog, days: float = 8, classes: Mapping[str, float] = DAYS) -
     return sweep(log, log.vault.ring, classes, later(days))
 
 
-def said(log: AgentLog) -> dict[str, Any]:
+def permanent_facts(log: AgentLog) -> dict[str, Any]:
     """Return everything that must remain, whatever expires."""
     cut = log.point().cut
     records = [(each.partition, each.offset, each.entity, each.id, each.recorded_at, each.data)
@@ -95,10 +95,10 @@ def test_expired_runs_are_removed_and_everything_else_stays(
         hashes["child"] = log.recording("child").hash
         pin(log, log.vault, "child")
         log.flush()
-        before = said(log)
+        before = permanent_facts(log)
         assert plan(log, log.vault.ring, DAYS, later(0)).expiring == []
         assert [each.run for each in plan(log, log.vault.ring, DAYS, later(2)).expiring] == ["tested"]
-        assert said(log) == before, "a plan changes nothing"
+        assert permanent_facts(log) == before, "a plan changes nothing"
         ring = log.vault.ring
         assert ring is not None
         keys = {name: ring.get(f"run:{name}") for name in names}
@@ -113,7 +113,7 @@ def test_expired_runs_are_removed_and_everything_else_stays(
         }
         again = swept(log)
         assert (again.runs, again.keys, again.contents) == ([], 0, 0)
-        assert said(log) == before
+        assert permanent_facts(log) == before
 
     with open_log(url) as log:
         for name, hash_ in hashes.items():
@@ -122,7 +122,7 @@ def test_expired_runs_are_removed_and_everything_else_stays(
                     log.recording(name)
             else:
                 assert replayed(agent, log.recording(name)).hash == hash_, "kept runs are replayable"
-        assert said(log) == before
+        assert permanent_facts(log) == before
         verdict = log.verify()
         assert verdict.ok, verdict.mismatches
         assert verdict.root == before["root"]

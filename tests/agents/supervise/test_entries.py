@@ -45,7 +45,7 @@ def owned(log: AgentLog, token: str, record: AgentRecord) -> OwnedEntries:
     return mine
 
 
-def kept(log: AgentLog, renewals: int) -> AgentRecord:
+def own_and_renew(log: AgentLog, renewals: int) -> AgentRecord:
     """Own the agent, run it and renew the claim so often; return what the log says."""
     reader = AgentEntries(log, now)
     reader.request("desk", "running", "ann", "")
@@ -75,7 +75,7 @@ class Counted:
 
 
 def test_new_reader_reads_a_bounded_number_of_records(log: AgentLog, monkeypatch: pytest.MonkeyPatch) -> None:
-    known = kept(log, 8 * EVERY)
+    known = own_and_renew(log, 8 * EVERY)
     counted = Counted(log, monkeypatch)
     found = AgentEntries(log, now).read("desk")
     assert found.checkpoint() == known.checkpoint()
@@ -84,7 +84,7 @@ def test_new_reader_reads_a_bounded_number_of_records(log: AgentLog, monkeypatch
 
 
 def test_checkpoint_of_an_owner_that_lost_the_agent_misleads_nobody(log: AgentLog) -> None:
-    known = kept(log, EVERY - 4)
+    known = own_and_renew(log, EVERY - 4)
     assert known.since_checkpoint == EVERY, "the next renewal has a checkpoint"
     late = OwnedEntries(log, now, "desk", "a", "owner of a", 60_000)
     owned(log, "b", known)
@@ -95,7 +95,7 @@ def test_checkpoint_of_an_owner_that_lost_the_agent_misleads_nobody(log: AgentLo
 
 
 def test_log_with_other_positions_is_read_from_its_begin(log: AgentLog, tmp_path: Path) -> None:
-    known = kept(log, 2 * EVERY)
+    known = own_and_renew(log, 2 * EVERY)
     with refold.open(f"file:{tmp_path}/other") as other:
         for record in log.port.entity_records("agent/desk", known.offset):
             said = observation_in(log.port.registry, record)
@@ -115,7 +115,7 @@ def test_log_with_other_positions_is_read_from_its_begin(log: AgentLog, tmp_path
 
 
 def test_no_reader_takes_the_status_of_an_earlier_owner_for_one_of_the_next(log: AgentLog) -> None:
-    known = kept(log, 1)
+    known = own_and_renew(log, 1)
     mine = owned(log, "b", known)
     [row] = agents(log, now())
     assert (row.owner, row.status, row.pid) == ("owner of a", "running", 7), "its lease is not over yet"

@@ -52,7 +52,7 @@ def test_damaged_messages_over_stdio_are_skipped(incident_url: str) -> None:
     sent = b"\n".join(damaged(chance).replace(b"\n", b" ") for _ in range(COUNT))
     # The server answers while it is still being written to, and it answers the last request only while its input
     # is open.
-    writer = threading.Thread(target=say, args=(process.stdin, sent + b"\n" + json.dumps(PING).encode() + b"\n"))
+    writer = threading.Thread(target=write_line, args=(process.stdin, sent + b"\n" + json.dumps(PING).encode() + b"\n"))
     writer.start()
     said = b""
     alive = {"jsonrpc": "2.0", "id": "alive", "result": {}}
@@ -69,7 +69,7 @@ def test_damaged_messages_over_stdio_are_skipped(incident_url: str) -> None:
         checked(text)
 
 
-def say(to: IO[bytes], text: bytes) -> None:
+def write_line(to: IO[bytes], text: bytes) -> None:
     to.write(text)
     to.flush()
 

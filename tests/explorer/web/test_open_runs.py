@@ -70,14 +70,14 @@ def last_record(url: str, name: str) -> str:
         return millis_text(max(row.recorded_at for row in history))
 
 
-def asked(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+def command_output(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     assert run([*arguments]) == 0
     return capsys.readouterr().out
 
 
 def test_commands_say_what_is_known(url: str, capsys: pytest.CaptureFixture[str]) -> None:
-    rows: list[dict[str, Any]] = json.loads(asked(capsys, "runs", "--log", url, "--json"))
-    text = asked(capsys, "runs", "--log", url)
+    rows: list[dict[str, Any]] = json.loads(command_output(capsys, "runs", "--log", url, "--json"))
+    text = command_output(capsys, "runs", "--log", url)
     assert [each["run"] for each in rows if "open" in each] == [*reversed(KNOWN)]
     for name, said in KNOWN.items():
         row = next(each for each in rows if each["run"] == name)
@@ -85,12 +85,12 @@ def test_commands_say_what_is_known(url: str, capsys: pytest.CaptureFixture[str]
         process = {"desk-1": "runs", "till-1": "gone"}.get(name, "not known")
         assert (row["outcome"], row["open"]["last_record"], row["open"]["process"]) == (None, at, process)
         assert f"{name}: no record since {at}; {said}\n" in text
-        shown = asked(capsys, "run", "show", name, "--log", url)
+        shown = command_output(capsys, "run", "show", name, "--log", url)
         word = "running" if process == "runs" else "not ended"
         assert f"  outcome   {word}\n            no record since {at}; {said}\n" in shown
-        [query] = [json.loads(asked(capsys, "run", "show", name, "--log", url, "--json"))]
+        [query] = [json.loads(command_output(capsys, "run", "show", name, "--log", url, "--json"))]
         assert query["open"] == row["open"]
-    assert "open" not in json.loads(asked(capsys, "run", "show", "ended-1", "--log", url, "--json"))
+    assert "open" not in json.loads(command_output(capsys, "run", "show", "ended-1", "--log", url, "--json"))
 
 
 @pytest.mark.parametrize("name", KNOWN)

@@ -133,10 +133,10 @@ def test_concurrent_puts_of_one_content_store_it_and_one_removal_removes_it(open
     assert opened().remove([named(b"a"), named(BIG)], LATER_MS).contents == 2
     assert [opened().get(named(each)) for each in (b"a", BIG)] == [None, None]
     assert opened().has_expired(named(BIG))
-    assert _chunks_kept(broker) == set()
+    assert live_chunk_keys(broker) == set()
 
 
-def _chunks_kept(broker: Broker) -> set[bytes]:
+def live_chunk_keys(broker: Broker) -> set[bytes]:
     """Return the keys of the chunks that were not removed."""
     kept = set[bytes]()
     with broker.reading() as reading:

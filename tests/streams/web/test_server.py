@@ -85,13 +85,15 @@ def sent(server: WebServer, content: bytes) -> bytes:
         return until_closed(connection)
 
 
-def asked(server: WebServer, target: str = "/x", *headers: str, host: str = "127.0.0.1", method: str = "GET") -> int:
+def status_of(
+    server: WebServer, target: str = "/x", *headers: str, host: str = "127.0.0.1", method: str = "GET"
+) -> int:
     """The status of an answer."""
     lines = [f"{method} {target} HTTP/1.1", *([f"Host: {host}"] if host else []), "Connection: close", *headers]
     return int(sent(server, ("\r\n".join(lines) + "\r\n\r\n").encode()).split()[1])
 
 
-def said(answer: bytes) -> tuple[int, object]:
+def parse_answer(answer: bytes) -> tuple[int, object]:
     head, _, body = answer.partition(b"\r\n\r\n")
     return int(head.split()[1]), json.loads(body)
 
@@ -110,13 +112,13 @@ def said(answer: bytes) -> tuple[int, object]:
 )  # fmt: skip
 def test_unknown_host_is_refused(serve: Serve, host: str, status: int) -> None:
     """A site whose own name resolves to loopback (DNS rebinding) sends that name."""
-    assert asked(serve(Access(allowed_hosts=["Worker-0.workers"])), host=host) == status
+    assert status_of(serve(Access(allowed_hosts=["Worker-0.workers"])), host=host) == status
 
 
 def test_duplicate_or_missing_host_is_refused(serve: Serve) -> None:
     server = serve()
-    assert asked(server, "/x", "Host: localhost") == 400
-    assert asked(server, host="") == 400
+    assert status_of(server, "/x", "Host: localhost") == 400
+    assert status_of(server, host="") == 400
 
 
 @pytest.mark.parametrize(
@@ -126,12 +128,12 @@ def test_duplicate_or_missing_host_is_refused(serve: Serve) -> None:
 )  # fmt: skip
 @pytest.mark.parametrize("method", ["GET", "POST"])
 def test_pages_of_other_origins_are_refused(serve: Serve, origin: str, method: str, status: int) -> None:
-    assert asked(serve(), "/x", f"Origin: {origin}", host="127.0.0.1:6066", method=method) == status
+    assert status_of(serve(), "/x", f"Origin: {origin}", host="127.0.0.1:6066", method=method) == status
 
 
 @pytest.mark.parametrize("target", ["http://evil.example/x", "//evil.example/x", "http://127.0.0.1/x", "x", "*"])
 def test_absolute_request_target_is_not_followed(serve: Serve, target: str) -> None:
-    status, found = said(
+    status, found = parse_answer(
         sent(serve(), f"GET {target} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n".encode())
     )
     if target.startswith("/"):
@@ -148,12 +150,12 @@ def test_no_header_allows_cross_origin_reads(serve: Serve) -> None:
 def test_token_is_required_and_open_pages_reveal_less(serve: Serve) -> None:
     server = serve(Access(token=Token(TOKEN)))
     right, wrong = f"Authorization: Bearer {TOKEN}", "Authorization: Bearer 0123456789abcdef-other"
-    assert [asked(server, "/x", *each) for each in ([], [right], [wrong], [right, right])] == [401, 200, 401, 401]
-    assert [asked(server, "/open", *each) for each in ([], [right], [wrong])] == [200, 200, 401]
+    assert [status_of(server, "/x", *each) for each in ([], [right], [wrong], [right, right])] == [401, 200, 401, 401]
+    assert [status_of(server, "/open", *each) for each in ([], [right], [wrong])] == [200, 200, 401]
     # A client that may not see a page must not learn which pages exist.
-    assert [asked(server, "/none", *each) for each in ([], [right])] == [401, 404]
+    assert [status_of(server, "/none", *each) for each in ([], [right])] == [401, 404]
     get = "GET /open HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
-    assert [said(sent(server, f"{get}{each}\r\n".encode()))[1]["known"] for each in ("", f"{right}\r\n")] == [  # type: ignore[index]
+    assert [parse_answer(sent(server, f"{get}{each}\r\n".encode()))[1]["known"] for each in ("", f"{right}\r\n")] == [  # type: ignore[index]
         False,
         True,
     ]
@@ -231,7 +233,7 @@ def test_slow_clients_block_nothing(serve: Serve) -> None:
         thread = threading.Thread(target=drip)
         thread.start()
         try:
-            assert [asked(server) for _ in range(120)] == [200] * 120
+            assert [status_of(server) for _ in range(120)] == [200] * 120
         finally:
             over.set()
             thread.join()
@@ -246,7 +248,7 @@ def test_missing_request_head_closes_the_connection(serve: Serve, begun: bytes) 
 
 def test_missing_request_body_is_refused(serve: Serve) -> None:
     request = b"POST /x HTTP/1.1\r\nHost: localhost\r\nContent-Length: 10\r\n\r\n123"
-    assert said(sent(serve(content_s=0.2), request))[0] == 408
+    assert parse_answer(sent(serve(content_s=0.2), request))[0] == 408
 
 
 def test_missing_handshake_closes_the_connection(serve: Serve, tmp_path: Path) -> None:
@@ -276,8 +278,8 @@ def test_full_queue_says_so_and_other_lanes_continue(serve: Serve, site: Site) -
             ending.enter_context(connect(server)).sendall(b"GET /held HTTP/1.1\r\nHost: localhost\r\n\r\n")
         site.held.acquire()
         await_true(lambda: server._lanes["slow"]._pending == 65)
-        assert asked(server, "/held") == 503
-        assert asked(server, "/open") == 200
+        assert status_of(server, "/held") == 503
+        assert status_of(server, "/open") == 200
         site.let_go.set()
 
 
@@ -297,22 +299,22 @@ def test_sizes_and_numbers_are_bounded(serve: Serve, more: str, status: int) -> 
     answer = sent(serve(content_s=0.5), request)
     assert int(answer.split()[1]) == status
     if status not in (100, 200):
-        assert "error" in said(answer)[1]  # type: ignore[operator]
+        assert "error" in parse_answer(answer)[1]  # type: ignore[operator]
 
 
 def test_request_target_is_bounded(serve: Serve) -> None:
     server = serve()
-    assert asked(server, "/" + "x" * 7_000) == 200
-    assert asked(server, "/" + "x" * 9_000) == 400
-    assert asked(server, "/x?" + "&".join(f"a{number}=1" for number in range(40))) == 400
+    assert status_of(server, "/" + "x" * 7_000) == 200
+    assert status_of(server, "/" + "x" * 9_000) == 400
+    assert status_of(server, "/x?" + "&".join(f"a{number}=1" for number in range(40))) == 400
 
 
 def test_total_size_of_request_bodies_is_bounded(serve: Serve) -> None:
     server = serve(contents_bytes=1_000)
     post = b"POST /x HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: 1001\r\n\r\n"
-    assert said(sent(server, post + bytes(1_001)))[0] == 503
+    assert parse_answer(sent(server, post + bytes(1_001)))[0] == 503
     await_true(lambda: server._held_bytes == 0)
-    assert said(sent(server, post.replace(b"1001", b"1000") + bytes(1_000)))[0] == 200
+    assert parse_answer(sent(server, post.replace(b"1001", b"1000") + bytes(1_000)))[0] == 200
 
 
 # Faults
@@ -323,7 +325,7 @@ def test_defect_of_a_page_is_one_line_without_a_traceback(
 ) -> None:
     server = serve()
     answer = sent(server, b"GET /fails HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
-    assert said(answer) == (500, {"error": "the page failed, which is a defect; the server's log says where"})
+    assert parse_answer(answer) == (500, {"error": "the page failed, which is a defect; the server's log says where"})
     assert [record.exc_info for record in caplog.records] == [None]
     assert "ZeroDivisionError" in caplog.text
     assert "test_server.py" in caplog.text
@@ -342,7 +344,7 @@ def test_client_that_leaves_before_the_answer_is_not_logged(
             left.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # a reset, and no end
     await_true(lambda: not server._slots._taken)
     site.let_go.set()
-    assert asked(server) == 200
+    assert status_of(server) == 200
     assert caplog.text == ""
 
 
@@ -450,6 +452,6 @@ def test_no_bytes_cause_a_traceback_a_hang_or_a_defect(
         assert not [each for each in statuses if each >= 500], (seed, number, request, answer)
         answered += bool(statuses)
     assert answered > 100, seed
-    assert asked(server) == 200
+    assert status_of(server) == 200
     assert [record.getMessage() for record in caplog.records] == [], seed
     assert capsys.readouterr().err == "", seed

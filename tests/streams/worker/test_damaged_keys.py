@@ -58,7 +58,7 @@ def destroy_in_one_batch(rotting: Kafka, url: str) -> int:
     return end
 
 
-def asked(url: str, *arguments: str) -> Done:
+def run_refold(url: str, *arguments: str) -> Done:
     return refold_command(*arguments, log=url, more=MASTER)
 
 
@@ -75,18 +75,20 @@ def test_setting_aside_a_batch_of_keys_gives_up_the_keys_before_it(rotting: Kafk
                 record(running, "c")
             assert str(met.value).endswith(command)
             for arguments in (("runs", "--text", "word"), ("retain", "--apply")):
-                done = asked(url, *arguments)
+                done = run_refold(url, *arguments)
                 assert (done.status, command in done.err) == (2, True), done
             plain = command.replace(" --give-up-keys", "")
-            refused = asked(url, *shlex.split(plain)[1:])
+            refused = run_refold(url, *shlex.split(plain)[1:])
             assert refused.status == 2, refused
             assert "every earlier key is unusable from then on" in refused.err
-            misplaced = asked(url, "quarantine", "add", f"{topic.replace('.keys', '.schemas')}/0/0", "--give-up-keys")
+            misplaced = run_refold(
+                url, "quarantine", "add", f"{topic.replace('.keys', '.schemas')}/0/0", "--give-up-keys"
+            )
             assert (misplaced.status, "goes with a batch of .keys" in misplaced.err) == (2, True), misplaced
-            dry = asked(url, *shlex.split(command)[1:], "--dry-run", "--json")
+            dry = run_refold(url, *shlex.split(command)[1:], "--dry-run", "--json")
             assert (dry.status, dry.json["aside"], dry.json["records"]) == (0, False, REPEATED), dry
-            assert asked(url, "runs", "--text", "word").status == 2
-            assert asked(url, *shlex.split(command)[1:]).status == 0
+            assert run_refold(url, "runs", "--text", "word").status == 2
+            assert run_refold(url, *shlex.split(command)[1:]).status == 0
             # A running reader continues without a restart.
             record(running, "c")
             assert running.recording("c").input == {"of": "word-c"}
@@ -97,12 +99,12 @@ def test_setting_aside_a_batch_of_keys_gives_up_the_keys_before_it(rotting: Kafk
         assert [each.key_id for each in ring_of(log).damaged([])] == ["run:a", "run:b"]
         assert log.recording("c").input == {"of": "word-c"}
         record(log, "d")
-    listed = asked(url, "runs", "--text", "word")
+    listed = run_refold(url, "runs", "--text", "word")
     assert listed.status == 1, listed
     assert all(f"run {name}: the topic {topic}" in listed.err for name in "ab"), listed.err
-    assert asked(url, "verify").status == 0
+    assert run_refold(url, "verify").status == 0
     wound.heal()
-    taken_back = asked(url, "quarantine", "remove", f"{topic}/0/{first + REPEATED - 1}")
+    taken_back = run_refold(url, "quarantine", "remove", f"{topic}/0/{first + REPEATED - 1}")
     assert taken_back.status == 0, taken_back
     with open_log(url) as log:
         assert [log.recording(name).input for name in "bcd"] == [{"of": f"word-{name}"} for name in "bcd"]
@@ -118,11 +120,11 @@ def test_abandoned_key_is_destroyed_like_any_other(rotting: Kafka, url: str) -> 
             record(log, name)
     first = destroy_in_one_batch(rotting, url)
     wound = rot_batch(rotting, topic, 0, first)
-    assert asked(url, "quarantine", "add", f"{topic}/0/{first}", "--give-up-keys").status == 0
-    done = asked(url, "retain", "--class", "success=0", "--apply")
+    assert run_refold(url, "quarantine", "add", f"{topic}/0/{first}", "--give-up-keys").status == 0
+    done = run_refold(url, "retain", "--class", "success=0", "--apply")
     assert "2 runs expired: 2 keys" in done.out, done
     wound.heal()
-    assert asked(url, "quarantine", "remove", f"{topic}/0/{first}").status == 0
+    assert run_refold(url, "quarantine", "remove", f"{topic}/0/{first}").status == 0
     with open_log(url) as log:
         for name in "ab":
             with pytest.raises(Expired):

@@ -41,7 +41,7 @@ DENYING = (
 ASKING = '[[rule]]\nname = "ask"\ntool = "Bash"\naction = "ask"\nwhy = "It costs."\n'
 
 
-def asked(
+def query_session(
     prompts: Sequence[str], store: RefoldSessionStore, hooks: RefoldHooks, tmp_path: Path, session: str = ""
 ) -> str:
     """Ask one prompt after the other in one session; return its id."""
@@ -69,7 +69,7 @@ def test_each_call_is_recorded_once_with_its_decision(tmp_path: Path, monkeypatc
     with refold.open(f"file:{tmp_path / 'log'}") as log:
         hooks = RefoldHooks(log, guard=policy(tmp_path, DENYING))
         with RefoldSessionStore(log) as store:
-            session = asked(["first", "PLANTED", "delegate"], store, hooks, tmp_path)
+            session = query_session(["first", "PLANTED", "delegate"], store, hooks, tmp_path)
         run = run_of_session(session)
         assert [row.run for row in log.runs(tool="Bash")] == [run]
         calls = [call for step in log.recording(run).steps for call in step.calls if call.asked.kind == "tool"]
@@ -103,7 +103,7 @@ def test_budget_of_a_resumed_session_counts_its_earlier_calls(tmp_path: Path, mo
     with refold.open(f"file:{tmp_path / 'log'}") as log:
         for _ in range(2):
             with RefoldSessionStore(log) as store:
-                session = asked(["again"], store, RefoldHooks(log, guard=budget), tmp_path, session)
+                session = query_session(["again"], store, RefoldHooks(log, guard=budget), tmp_path, session)
         steps = log.recording(run_of_session(session)).steps
         answers = [call.failure is None for step in steps for call in step.calls if call.asked.kind == "tool"]
     assert answers == [True, False]

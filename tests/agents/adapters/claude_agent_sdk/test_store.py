@@ -184,7 +184,7 @@ def options(store: Any, tmp_path: Path, **more: Any) -> ClaudeAgentOptions:
     )
 
 
-async def asked(prompt: str, given: ClaudeAgentOptions) -> tuple[str, str | None]:
+async def run_query(prompt: str, given: ClaudeAgentOptions) -> tuple[str, str | None]:
     """Return the session of one query, and its result."""
     found = [message async for message in query(prompt=prompt, options=given)]
     assert not [each for each in found if isinstance(each, sdk.MirrorErrorMessage)]
@@ -200,10 +200,12 @@ def test_sdk_session_is_stored_resumed_and_recorded_as_a_run(tmp_path: Path, mon
         reference = InMemorySessionStore()
         async with RefoldSessionStore(url) as store:
             both = Both(store, reference)
-            session, said = await asked("first", options(both, tmp_path))
+            session, said = await run_query("first", options(both, tmp_path))
             assert said == "turn 1"
             again = options(both, tmp_path, resume=session)
-            assert await asked("delegate PLANTED", again) == (session, "turn 2"), "it has the first turn from the store"
+            assert await run_query("delegate PLANTED", again) == (session, "turn 2"), (
+                "it has the first turn from the store"
+            )
             key: Any = {"project_key": (await both.projects())[0], "session_id": session}
             assert await store.load(key) == await reference.load(key)
             assert len(await store.load(key) or ()) == 8

@@ -64,7 +64,7 @@ def chat(saver: RefoldSaver) -> Compiled:
     return graph.compile(checkpointer=saver)
 
 
-def say(graph: Compiled, thread: str, text: str) -> Any:
+def invoke(graph: Compiled, thread: str, text: str) -> Any:
     return graph.invoke({"messages": [HumanMessage(text)]}, on(thread))
 
 
@@ -74,9 +74,9 @@ def texts(state: Any) -> list[str]:
 
 def test_thread_continues_in_another_process_or_a_recompiled_graph(url: str) -> None:
     with RefoldSaver(url) as saver:
-        say(chat(saver), "t", "one")
+        invoke(chat(saver), "t", "one")
     with RefoldSaver(url) as saver:
-        say(chat(saver), "t", "two")
+        invoke(chat(saver), "t", "two")
         state = chat(saver).get_state(on("t"))
         assert texts(state) == ["one", "You said one", "two", "You said two"]
         assert state.values["turns"] == 2
@@ -85,9 +85,9 @@ def test_thread_continues_in_another_process_or_a_recompiled_graph(url: str) -> 
 
 def test_log_answers_for_the_past_of_a_thread(saver: RefoldSaver) -> None:
     graph = chat(saver)
-    say(graph, "t", "one")
+    invoke(graph, "t", "one")
     saver.log.mark("before two")
-    say(graph, "t", "two")
+    invoke(graph, "t", "two")
     now, then = (saver.log.state("langgraph_thread/t", at) for at in (None, "@before two"))
     assert (then.fields["values"]["turns"], now.fields["values"]["turns"]) == (1, 2)
     assert [each["content"][:3] for each in now.fields["values"]["messages"][-2:]] == ["two", "You"]
@@ -103,7 +103,7 @@ def test_log_answers_for_the_past_of_a_thread(saver: RefoldSaver) -> None:
 def test_time_travel_and_a_fork(saver: RefoldSaver) -> None:
     graph = chat(saver)
     for text in ("one", "two", "three"):
-        say(graph, "t", text)
+        invoke(graph, "t", text)
     history = [*graph.get_state_history(on("t"))]
     after_two = next(each for each in history if len(texts(each)) == 4 and not each.next)
     forked = graph.update_state(after_two.config, {"messages": [HumanMessage("other")]})
@@ -120,9 +120,9 @@ def test_time_travel_and_a_fork(saver: RefoldSaver) -> None:
 def test_fork_shows_the_checkpoint_it_started_from_in_the_thread(saver: RefoldSaver) -> None:
     """A channel that the fork does not write has the value from the point where the fork begins."""
     graph = chat(saver)
-    say(graph, "t", "one")
+    invoke(graph, "t", "one")
     old = graph.get_state(on("t"))
-    say(graph, "t", "two")
+    invoke(graph, "t", "two")
     assert saver.log.state("langgraph_thread/t").fields["values"]["turns"] == 2
     graph.update_state(old.config, {"messages": [HumanMessage("other")]})
     assert saver.log.state("langgraph_thread/t").fields["values"]["turns"] == 1
@@ -281,9 +281,9 @@ def test_copied_thread_has_everything_it_needs(saver: RefoldSaver, is_pruned: bo
 
 def test_copied_chat_is_independent(saver: RefoldSaver) -> None:
     graph = chat(saver)
-    say(graph, "t", "one")
+    invoke(graph, "t", "one")
     saver.copy_thread("t", "copy")
-    say(graph, "copy", "two")
+    invoke(graph, "copy", "two")
     assert texts(graph.get_state(on("t"))) == ["one", "You said one"]
     assert texts(graph.get_state(on("copy"))) == ["one", "You said one", "two", "You said two"]
     assert saver.log.state("langgraph_thread/copy").fields["values"]["turns"] == 2
@@ -291,7 +291,7 @@ def test_copied_chat_is_independent(saver: RefoldSaver) -> None:
 
 def test_deleted_thread_is_gone_now_but_known_in_the_past(saver: RefoldSaver) -> None:
     graph = chat(saver)
-    say(graph, "t", "one")
+    invoke(graph, "t", "one")
     head = graph.get_state(on("t")).config["configurable"]["checkpoint_id"]
     saver.log.mark("before")
     saver.delete_thread("t")
@@ -300,7 +300,7 @@ def test_deleted_thread_is_gone_now_but_known_in_the_past(saver: RefoldSaver) ->
     assert "values" not in saver.log.state("langgraph_thread/t").fields
     assert "body" not in saver.log.state(f"langgraph_checkpoint/t#{head}").fields
     assert saver.log.state("langgraph_thread/t", "@before").fields["values"]["turns"] == 1
-    say(graph, "t", "again")
+    invoke(graph, "t", "again")
     assert texts(graph.get_state(on("t"))) == ["again", "You said again"]
     assert "deleted_at" not in saver.log.state("langgraph_thread/t").fields
 
@@ -326,7 +326,7 @@ def test_two_processes_alternate_on_a_thread(url: str) -> None:
     """One process owns the log, the other writes through it. Each reads at once what the other wrote."""
     with RefoldSaver(url) as one, RefoldSaver(url) as other:
         for turn in range(6):
-            say(chat((one, other)[turn % 2]), "t", f"m{turn}")
+            invoke(chat((one, other)[turn % 2]), "t", f"m{turn}")
         for saver in (one, other):
             assert texts(chat(saver).get_state(on("t")))[::2] == [f"m{turn}" for turn in range(6)]
 
@@ -377,7 +377,7 @@ def test_encrypting_serializer_leaves_no_plaintext(url: str, tmp_path: Path) -> 
         return RefoldSaver(url, serde=EncryptedSerializer(Cipher(), JsonPlusSerializer()))
 
     with opened() as saver:
-        say(chat(saver), "t", secret)
+        invoke(chat(saver), "t", secret)
         assert secret in texts(chat(saver).get_state(on("t")))
     with opened() as saver:
         assert secret in texts(chat(saver).get_state(on("t")))
@@ -403,7 +403,7 @@ def test_large_and_non_json_values_round_trip(saver: RefoldSaver) -> None:
 def test_saver_leaves_an_open_log_open(url: str) -> None:
     with refold.open(url) as log:
         with RefoldSaver(log) as saver:
-            say(chat(saver), "t", "one")
+            invoke(chat(saver), "t", "one")
         assert log.state("langgraph_thread/t").fields["values"]["turns"] == 1
 
 
@@ -420,7 +420,7 @@ def test_growing_thread_stores_only_what_is_new(tmp_path: Path) -> None:
     def written(count: int, name: str) -> int:
         with RefoldSaver(f"file:{tmp_path / name}") as saver:
             for turn in range(count):
-                say(chat(saver), "t", f"m{turn}")
+                invoke(chat(saver), "t", f"m{turn}")
             port = saver.log.port
             return sum(len(each.data) for p in range(port.partitions) for each in port.read(p, 0, port.ends()[p]))
 

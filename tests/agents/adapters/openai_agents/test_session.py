@@ -26,7 +26,7 @@ pytestmark = pytest.mark.outside
 Opened = Callable[..., Any]
 
 
-def said(text: Any) -> Any:
+def user_message(text: Any) -> Any:
     return {"role": "user", "content": text}
 
 
@@ -59,8 +59,8 @@ def test_items_keep_their_order(opened: Opened) -> None:
         assert await session.get_items() == []
         assert await session.pop_item() is None
         await session.add_items([])
-        await session.add_items([said(str(n)) for n in range(12)])
-        await session.add_items([said("twice"), said("twice")])
+        await session.add_items([user_message(str(n)) for n in range(12)])
+        await session.add_items([user_message("twice"), user_message("twice")])
         texts = [each["content"] for each in await session.get_items()]
         assert texts == [*map(str, range(12)), "twice", "twice"]
         assert [each["content"] for each in await opened("a").get_items(3)] == ["11", "twice", "twice"]
@@ -74,24 +74,24 @@ def test_items_keep_their_order(opened: Opened) -> None:
 def test_items_are_popped_from_the_end_and_cleared(opened: Opened) -> None:
     async def whole() -> None:
         session, other = opened("a"), opened("a")
-        await session.add_items([said("1"), said("2")])
-        assert await other.pop_item() == said("2")
-        await session.add_items([said("3")])
-        assert await session.get_items() == await other.get_items() == [said("1"), said("3")]
+        await session.add_items([user_message("1"), user_message("2")])
+        assert await other.pop_item() == user_message("2")
+        await session.add_items([user_message("3")])
+        assert await session.get_items() == await other.get_items() == [user_message("1"), user_message("3")]
         await other.clear_session()
         assert await session.get_items() == []
         assert await session.pop_item() is None
         await session.clear_session()
-        await session.add_items([said("4")])
-        assert await other.get_items() == [said("4")]
+        await session.add_items([user_message("4")])
+        assert await other.get_items() == [user_message("4")]
 
     asyncio.run(whole())
 
 
 ITEMS: dict[str, Any] = {
     "order": {"type": "x", "b": 1, "a": [50.0, -0.5, None, True]},
-    "long": said("ä" * 3000),
-    "parts": said([{"text": ""}]),
+    "long": user_message("ä" * 3000),
+    "parts": user_message([{"text": ""}]),
     "marks": {"refold.object": {"a": 1}},
     "number": {"number": 1 << 60},
 }
@@ -111,7 +111,7 @@ def test_item_round_trips(opened: Opened, item: Any) -> None:
 def test_session_settings_limit_applies(opened: Opened) -> None:
     async def whole() -> None:
         session = opened("a", session_settings=agents.SessionSettings(limit=2))
-        await session.add_items([said(str(n)) for n in range(5)])
+        await session.add_items([user_message(str(n)) for n in range(5)])
         assert [each["content"] for each in await session.get_items()] == ["3", "4"]
         assert len(await session.get_items(4)) == 4
 
@@ -122,7 +122,9 @@ def test_concurrent_writers_lose_no_item(opened: Opened) -> None:
     async def whole() -> None:
         first = opened("a")
         sessions = [first, first, opened("a"), opened("a")]
-        await asyncio.gather(*(each.add_items([said(f"{n} {k}") for k in range(3)]) for n, each in enumerate(sessions)))
+        await asyncio.gather(
+            *(each.add_items([user_message(f"{n} {k}") for k in range(3)]) for n, each in enumerate(sessions))
+        )
         texts = [each["content"] for each in await sessions[0].get_items()]
         assert sorted(texts) == sorted(f"{n} {k}" for n in range(4) for k in range(3))
         assert all(texts[i : i + 3] == [f"{texts[i][0]} {k}" for k in range(3)] for i in range(0, 12, 3)), "not mixed"
@@ -154,7 +156,7 @@ def test_sdk_agents_continue_a_session(opened: Opened) -> None:
 def test_conversation_is_readable_at_any_point_in_time(log: AgentLog) -> None:
     async def whole() -> None:
         session = RefoldSession("past", log)
-        await session.add_items([said("1"), said("2")])
+        await session.add_items([user_message("1"), user_message("2")])
         log.mark("then")
         await session.pop_item()
         await session.clear_session()
@@ -169,14 +171,14 @@ def test_replay_does_not_touch_a_session(log: AgentLog) -> None:
 
     async def agent(run: Run) -> Any:
         with run.step("ask"):
-            await session.add_items([said("1")])
+            await session.add_items([user_message("1")])
 
     run = log.run("desk")
     asyncio.run(run.drive_async(agent))
     replayed = log.replay(run.id, agent)
     assert not replayed.is_same
     assert "used in a replay" in str(replayed.now.failure)
-    assert asyncio.run(session.get_items()) == [said("1")]
+    assert asyncio.run(session.get_items()) == [user_message("1")]
 
 
 ADDING = """

@@ -238,7 +238,7 @@ def post(url: str, content: bytes, **headers: str) -> tuple[int, bytes]:
             return error.code, error.read()
 
 
-def told(url: str, **said: Any) -> tuple[int, Any]:
+def get_json(url: str, **said: Any) -> tuple[int, Any]:
     status, content = post(url, json.dumps(said).encode())
     return status, json.loads(content)
 
@@ -247,16 +247,16 @@ def test_operation_is_done_by_every_worker_for_its_partitions(serve: Serve) -> N
     other = serve("b")
     url = serve("a", workers=lambda: {0: "http://127.0.0.1:9", 1: other})
     with_own = serve("a", workers=lambda: {1: other})
-    assert told(f"{with_own}/seal", partitions=[0, 1], x=[None]) == (
+    assert get_json(f"{with_own}/seal", partitions=[0, 1], x=[None]) == (
         200,
         {"partitions": [{"partition": number, "by": name, "partitions": [0, 1], "x": [None]}
                         for number, name in enumerate("ab")]},
     )  # fmt: skip
-    status, said = told(f"{with_own}/seal", partitions=[0, 1, 2])
+    status, said = get_json(f"{with_own}/seal", partitions=[0, 1, 2])
     assert (status, "partition 2" in said["error"], "ask again" in said["error"]) == (503, True, True)
-    assert told(f"{with_own}/refuse", partitions=[]) == (400, {"error": "a will not"})
+    assert get_json(f"{with_own}/refuse", partitions=[]) == (400, {"error": "a will not"})
     # A worker that owned partitions is gone: nobody reports that it did its part.
-    status, said = told(f"{url}/seal", partitions=[0, 1])
+    status, said = get_json(f"{url}/seal", partitions=[0, 1])
     assert (status, "127.0.0.1:9" in said["error"]) == (503, True)
     # A request forwarded by another worker is not forwarded again.
     status, content = post(f"{url}/seal", b'{"partitions": [0, 1]}', **{FORWARDED: "1"})
@@ -337,8 +337,8 @@ def test_json_from_strangers_is_refused_in_one_line(
 
 def test_brackets_in_texts_do_not_count_as_depth(serve: Serve) -> None:
     text = "[{" * 500 + '\\"['
-    assert told(f"{serve('a')}/seal", partitions=[0], x=text)[0] == 200
-    assert told(f"{serve('a')}/seal", partitions=[0], x=[[[[text]]]])[0] == 200
+    assert get_json(f"{serve('a')}/seal", partitions=[0], x=text)[0] == 200
+    assert get_json(f"{serve('a')}/seal", partitions=[0], x=[[[[text]]]])[0] == 200
 
 
 def test_probes_need_no_token_and_workers_query_each_other_with_it(serve: Serve) -> None:
