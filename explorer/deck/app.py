@@ -53,10 +53,10 @@ class DeckApp(App[None]):
         Binding("q", "quit", "quit"),
     ]
 
-    def __init__(self, place: LogTarget, *, live_s: float = LIVE_S) -> None:
+    def __init__(self, target: LogTarget, *, live_s: float = LIVE_S) -> None:
         super().__init__()
-        self.log_thread = LogThread(place)
-        self.shown_url = place.url
+        self.log_thread = LogThread(target)
+        self.shown_url = target.url
         self.at = ""
         self.marked = ""
         self._live_s = live_s

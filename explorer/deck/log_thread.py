@@ -19,8 +19,8 @@ T = TypeVar("T")
 class LogThread:
     """Asks questions about a log in a separate thread. The first question opens the log read-only."""
 
-    def __init__(self, place: LogTarget) -> None:
-        self.place = place
+    def __init__(self, target: LogTarget) -> None:
+        self.target = target
         self._log: AgentLog | None = None
         self._thread = ThreadPoolExecutor(1, "refold-deck-log")
 
@@ -39,7 +39,7 @@ class LogThread:
 
     def _open_log(self) -> AgentLog:
         if self._log is None:
-            self._log = self.place.read()
+            self._log = self.target.read()
             self._log.indexes = EntityIndexes()
         return self._log
 

@@ -70,7 +70,7 @@ ABOUT = "Record an observation of an entity, durably. Values that were there sta
 KINDS: Mapping[str, type] = {"entity": str, "patch": dict, "agent": str, "run": str, "causes": list}
 
 
-def observe(place: LogTarget, given: Mapping[str, Any]) -> str:
+def observe(target: LogTarget, given: Mapping[str, Any]) -> str:
     """Record an observation; once it is durable, return JSON with its id.
 
     Raises:
@@ -86,7 +86,7 @@ def observe(place: LogTarget, given: Mapping[str, Any]) -> str:
     if missing:
         raise InputError(f"{OBSERVE} needs {', '.join(missing)}")
     source = Source(found["agent"], found.get("run", ""))
-    with place.write(make=False) as log:
+    with target.write(make=False) as log:
         observation = log.observe(found["entity"], found["patch"], source=source, causes=found.get("causes", ()))
         log.flush()
         return compact(
@@ -157,10 +157,10 @@ _T = TypeVar("_T")
 class HistoryServer:
     """Answers MCP requests about one log. writes: whether `observe` is a tool too."""
 
-    def __init__(self, place: LogTarget, *, writes: bool = False) -> None:
-        self._place = place
+    def __init__(self, target: LogTarget, *, writes: bool = False) -> None:
+        self._target = target
         self._writes = writes
-        self._handles = Handles(place)
+        self._handles = Handles(target)
         self._lanes = {"ask": Lane("refold-mcp-ask", 3), "slow": Lane("refold-mcp-slow", 1),
                        "write": Lane("refold-mcp-write", 1)}  # fmt: skip
         self.server: Server[Any] = Server(
@@ -200,7 +200,7 @@ class HistoryServer:
             if tool is not None:
                 text = await self._query("slow" if tool.is_slow else "ask", lambda log: answer(log, tool, arguments))
             elif self._writes and given.name == OBSERVE:
-                text = await self._run("write", lambda: observe(self._place, arguments))
+                text = await self._run("write", lambda: observe(self._target, arguments))
             else:
                 names = ", ".join(each.name for each in self.tools())
                 raise MCPError(INVALID_PARAMS, f"{given.name:.60}: no such tool; there are {names}")

@@ -101,7 +101,7 @@ class Handles:
     """Opens a log for reading, once for each thread. The logs share indexes (streams/entity_index.py)."""
 
     def __init__(self, target: LogTarget) -> None:
-        self._place = target
+        self._target = target
         self._own = threading.local()
         self._lock = threading.Lock()
         self._opened: list[AgentLog] = []
@@ -118,7 +118,7 @@ class Handles:
         """
         found: AgentLog | None = getattr(self._own, "log", None)
         if found is None:
-            found = self._own.log = self._place.read()
+            found = self._own.log = self._target.read()
             found.indexes = self._indexes
             with self._lock:
                 self._opened.append(found)

@@ -126,11 +126,11 @@ ACTIONS: Mapping[str, Callable[[AgentLog, ActionForm], None]] = {
 }
 
 
-def act(place: LogTarget, name: str, content: bytes) -> str:
+def act(target: LogTarget, name: str, content: bytes) -> str:
     """Run the action that a form posts to, and return the address to redirect to.
 
     Args:
-        place: The log.
+        target: The log.
         name: The action, one of ACTIONS.
         content: The form, as browsers post it.
 
@@ -142,6 +142,6 @@ def act(place: LogTarget, name: str, content: bytes) -> str:
         raise InputError(f"/do/{name:.40}: there are {', '.join(ACTIONS)}")
     form = ActionForm(content)
     back = form.back
-    with place.write(make=False) as log:
+    with target.write(make=False) as log:
         ACTIONS[name](log, form)
     return back

@@ -135,11 +135,11 @@ ENDPOINTS: Mapping[str, Endpoint] = {
 }  # fmt: skip
 
 
-def query_of(place: LogTarget, name: str, argument: str, query: Mapping[str, str]) -> Query:
+def query_of(target: LogTarget, name: str, argument: str, query: Mapping[str, str]) -> Query:
     """Return the question for an address.
 
     Args:
-        place: The log.
+        target: The log.
         name: The endpoint, one of ENDPOINTS.
         argument: The rest of the path.
         query: The query parameters.
@@ -162,7 +162,7 @@ def query_of(place: LogTarget, name: str, argument: str, query: Mapping[str, str
     for parameter in endpoint.parameters:
         if parameter.is_required and parameter.name not in arguments:
             raise InputError(f"/api/{name} needs the parameter {parameter.name}")
-    return endpoint.make(place, argument, arguments)
+    return endpoint.make(target, argument, arguments)
 
 
 def _value(parameter: Parameter, text: str) -> Any:

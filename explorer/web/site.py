@@ -301,17 +301,17 @@ class Explorer:
         return PageResponse(status, content, HTML, SECURITY)
 
 
-def explorer(place: LogTarget, token: Token | None, *, is_secure: bool, can_write: bool = False) -> Explorer:
+def explorer(target: LogTarget, token: Token | None, *, is_secure: bool, can_write: bool = False) -> Explorer:
     """Return the site of a log.
 
     Args:
-        place: The log.
+        target: The log.
         token: The token that callers need; None: none.
         is_secure: Whether the site is served over TLS.
         can_write: Whether it has actions.
     """
     return Explorer(
-        place, Handles(place), Renderer(place.url, can_write=can_write), SignIns(token, is_secure=is_secure),
+        target, Handles(target), Renderer(target.url, can_write=can_write), SignIns(token, is_secure=is_secure),
         NewestCut(), can_write,
     )  # fmt: skip
 

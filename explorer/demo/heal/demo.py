@@ -39,12 +39,12 @@ _FILES = ("agent.py", "policy.toml", "refold.toml")
 _MADE = frozenset({*_FILES, "log", "published.jsonl", "golden", "__pycache__"})
 
 
-def run(folder: Path | None, place: LogTarget) -> int:
+def run(folder: Path | None, target: LogTarget) -> int:
     """Run the demo; return 0 if everything was as expected, else 1.
 
     Args:
         folder: Where its files are kept; None: `.refold-heal`.
-        place: The log; without a url, one in the folder.
+        target: The log; without a url, one in the folder.
 
     Raises:
         InputError: The folder holds something else.
@@ -55,7 +55,7 @@ def run(folder: Path | None, place: LogTarget) -> int:
     if where.exists():
         shutil.rmtree(where)
     where.mkdir(parents=True)
-    url = place.url or f"file:{where / 'log'}"
+    url = target.url or f"file:{where / 'log'}"
     with LogTarget(url).write() as log:
         name = _unused_name(log)
     _copy_files(where, name)
