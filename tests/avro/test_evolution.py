@@ -226,7 +226,7 @@ def test_old_messages_are_read_by_their_writers_schema() -> None:
 
 
 def test_avros_own_newer_reader_finds_a_renamed_field() -> None:
-    """The aliases are in the published schema, so consumers of a registry go on reading too."""
+    """The aliases are in the published schema, so consumers of a registry continue reading too."""
     patch = json.loads(schema_text(observation_node(version(b=("string", "a")))))["fields"][6]["type"]
     assert patch["fields"] == [
         {"aliases": ["a"], "default": None, "name": "b", "refold.name": "a", "type": ["null", "string"]}

@@ -1,4 +1,4 @@
-"""The fuzzer's short form: the same cases each time. `make fuzz` goes on with others, for as long as one likes."""
+"""The fuzzer's short form: the same cases each time. `make fuzz` continues with others, for as long as one likes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The fuzzer's short form on a real broker; `make fuzz ARGS=--kafka` goes on with other seeds."""
+"""The fuzzer's short form on a real broker; `make fuzz ARGS=--kafka` continues with other seeds."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ def assert_reads(store: MemoryStore, sealed: Sealed, partitions: int, names: lis
 def seal_random(
     rng: random.Random, store: MemoryStore, table: Table, epochs: int, closing_chance: float
 ) -> list[Sealed]:
-    """Epochs of a table that changes; at times another owner goes on, or a definition is new."""
+    """Epochs of a table that changes; at times another owner continues, or a definition is new."""
     sealer = Sealer(store, LOG_ID, table.partitions)
     found: list[Sealed] = []
     schemas = 2
@@ -125,7 +125,7 @@ def test_delta_holds_changed_entities_and_base_holds_open_ones(seed: int, monkey
 
 
 def test_two_owners_write_the_same_bytes(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One that goes on all along, and one that is another at every epoch."""
+    """One that continues all along, and one that is another at every epoch."""
     monkeypatch.setattr(seal, "CHANGED_MIN", 20)
     rng = random.Random(seed)
     table, stores = Table(rng, 100), (MemoryStore(), MemoryStore())

@@ -20,7 +20,7 @@ HOLDS_BACK = Pace(share=0.1, unsealed_max=100)
 
 
 class Sealing:
-    """Seals nothing, and notes which partitions it was to seal; it stops at each until it is let go on.
+    """Seals nothing, and notes which partitions it was to seal; it stops at each until the test lets it continue.
 
     bases: the partitions of which every epoch is a base; before it ends others are let in, twice. wholes: those that
     get a base after 32 records, without looking at the changed entities. costs_s: how long the sealing process works

@@ -98,7 +98,7 @@ def test_only_the_first_conversation_diverges_before_the_first_turn(log: AgentLo
 
 
 def test_branch_of_a_conversation_is_a_fork_of_its_run(log: AgentLog) -> None:
-    """Each of them goes on: the conversation, its branch, and a branch of that. An equal beginning is no branch."""
+    """Each of them continues: the conversation, its branch, and a branch of that. An equal beginning is no branch."""
     sessions = sessions_of(log, "first")
     said = [
         ("one",), ("one", "two"), ("one", "two", "three"), ("one", "other"), ("one", "other", "more"),

@@ -153,7 +153,7 @@ def test_restarted_proxy_finds_it_too(tmp_path: Path, spool: Spool, calls: bool)
 
 
 def test_branch_and_unrelated_conversation_start_their_own_runs(tmp_path: Path, spool: Spool) -> None:
-    """The session went on from there, so an earlier end of it is not where it continues. Nor is another's key."""
+    """The session continued from there, so an earlier end of it is not where it continues. Nor is another's key."""
     with open_log(f"file:{tmp_path / 'log'}") as log:
         made = sessions(log, spool)
         one = Conversation("one")

@@ -1,4 +1,4 @@
-"""A capture that goes on from the log: answered requests are not made again, and the rest becomes forks."""
+"""A capture that continues from the log: answered requests are not made again, and the rest becomes forks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Healing: a remedy is proved on a copy, and only then the run goes on with it. See stuck_agent.py for the agent."""
+"""Healing: a remedy is proved on a copy, and only then the run continues with it. See stuck_agent.py for the agent."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_looping_agent_is_healed_and_pays_once(log: AgentLog, folder: Path) -> N
     refuted, healed = made
     assert "outcome=succeeded" in refuted.reason
     assert {each["check"]: each["satisfied"] for each in healed.checks} == {"outcome=succeeded": True, "pay=1": True}
-    assert (healed.input_tokens, healed.output_tokens) == (1000, 10)  # the run goes on with the answer of the proof
+    assert (healed.input_tokens, healed.output_tokens) == (1000, 10)  # the run continues with the answer of the proof
     assert healed.cost_usd
     assert log.recording("r") == before
     [link] = log.state("run/r").links

@@ -1,5 +1,6 @@
-"""SIGKILL at each transition of `apply` (agents/heal/apply.py): what is recorded is true, the next process goes on, and
-the payment is made once."""
+"""SIGKILL at each transition of `apply` (agents/heal/apply.py): what is recorded is true, the next process continues,
+and the payment is made once.
+"""
 
 from __future__ import annotations
 

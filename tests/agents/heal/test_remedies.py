@@ -1,6 +1,6 @@
 """Every finding with a remedy for it, from the failed run to the healed one. See limited_agent.py for the agent.
 
-Each case names what the diagnosis finds first for the remedy, where the run goes on, and what was paid in the end.
+Each case names what the diagnosis finds first for the remedy, where the run continues, and what was paid in the end.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ GUARD = 'guard = "policy.toml"'
 
 class RemedyCase(NamedTuple):
     """fails: makes the run `r` fail. remedy: keys of the remedy. finding: the kind and the name that it is for. at: the
-    step after which the run goes on. mends: what changes before it is healed. is_resumed: whether the run itself goes
-    on, and no continuation of it. paid: EUR. plan: keys of the plan. version: of the run that goes on.
-    function: of the agent. asked: how often models were asked for the proof and by the run that goes on."""
+    step after which the run continues. mends: what changes before it is healed. is_resumed: whether the run itself goes
+    on, and no continuation of it. paid: EUR. plan: keys of the plan. version: of the run that continues.
+    function: of the agent. asked: how often models were asked for the proof and by the run that continues."""
 
     fails: Callable[[Payer], None]
     remedy: str
@@ -198,5 +198,5 @@ def test_open_question_of_a_policy_is_answered_first(is_approved: bool, payer: P
     denied = case._replace(remedy='do = "change"\non = ["denied"]\nstate.eur = 0')
     [waits] = heal(payer, planned(denied, payer))
     assert (waits.failure, waits.status) == ("denied asks", "failed")
-    [question] = payer.log.questions()  # the run that goes on asks about its own call
+    [question] = payer.log.questions()  # the run that continues asks about its own call
     assert (question.run, question.arguments) == ("r.2.continued", {"eur": 0})

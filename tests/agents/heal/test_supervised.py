@@ -1,4 +1,4 @@
-"""Supervisors heal: the agent of stuck_agent.py is stopped by its policy, and its supervisor goes on with its run."""
+"""Supervisors heal: the agent of stuck_agent.py is stopped by its policy, and its supervisor continues with its run."""
 
 from __future__ import annotations
 
@@ -278,7 +278,7 @@ def test_agent_that_always_runs_begins_anew_after_it_was_healed(desk: Desk) -> N
 
 
 def test_run_that_a_supervisor_runs_is_healed_by_nobody_else(desk: Desk) -> None:
-    """Not even an attempt that was begun before goes on, until the agent is stopped."""
+    """Not even an attempt that was begun before continues, until the agent is stopped."""
     placed(desk.folder)
     stuck(desk.log, desk.folder, "r")
     entries = AgentEntries(desk.log, now)

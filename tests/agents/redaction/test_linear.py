@@ -70,7 +70,7 @@ def seconds(work: Callable[[], object], best_of: int = 1) -> float:
 
 
 def is_linear(work: Callable[[Any], object], of: Callable[[int], Any], size: int, times: int, bound: float) -> bool:
-    """Tell whether `times` as much takes at most `bound` times as long; each try uses twice the size."""
+    """Return whether `times` as much takes at most `bound` times as long; each try uses twice the size."""
     for number in range(TRIES):
         small, large = of(size << number), of((size << number) * times)
         if seconds(partial(work, large), 3) <= bound * seconds(partial(work, small), 3):

@@ -1,4 +1,4 @@
-"""Agents whose policy asks a person: no process waits, and the run goes on after the answer or the end of the time."""
+"""Agents whose policy asks a person: no process waits, and the run continues after the answer or the timeout."""
 
 from __future__ import annotations
 

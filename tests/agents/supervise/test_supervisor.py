@@ -291,7 +291,7 @@ def test_agent_killed_at_random_moments_makes_each_write_once(
 
 
 def _has_paid(desk: Desk, orders: int) -> bool:
-    """Tell whether so many orders are paid. Settle the payments that nobody knows to be made."""
+    """Return whether so many orders are paid. Settle the payments that nobody knows to be made."""
     for effect in desk.log.effects.list(status="unknown"):  # it was killed between the payment and its record
         arguments: Any = desk.log.effects.arguments(effect)
         order = str(arguments["kwargs"]["order"])

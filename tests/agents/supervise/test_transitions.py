@@ -219,7 +219,7 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Machine
 
 
 def prepared(machine: Machine, **settings: object) -> None:
-    """Begin anew: the agent should run."""
+    """Begin again: the agent should run."""
     for name in ("fail", "done"):
         (machine.desk.folder / name).unlink(missing_ok=True)
     lone_agent(machine.desk.folder, backoff_s=0.01, backoff_max_s=0.01, **settings)

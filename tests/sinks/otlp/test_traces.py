@@ -1,4 +1,4 @@
-"""Runs that ended are at the receiver as whole traces, over both protocols; and anew when they went on."""
+"""Runs that ended are at the receiver as whole traces, over both protocols; and again when they continued."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ def test_resumed_run_is_sent_again_under_its_ids(runs: refold.AgentLog, receiver
         first_step(run)
         with run.step("two"):
             look(2)
-        # While it goes on it is not sent.
+        # While it continues it is not sent.
         before = len(receiver.requests)
         send(runs, receiver.url("http"), tmp_path / "position")
         assert len(receiver.requests) == before

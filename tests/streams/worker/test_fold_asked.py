@@ -123,7 +123,7 @@ def test_epochs_are_sealed_with_and_without_workers(url: str, tmp_path: Path) ->
                 assert [each.epoch for each in alone.snapshots() if each.pinned_at is not None] == epochs[1:]
             append(log, [said(f"{THING.name}/{number}", number + 100) for number in range(40)])
             client.port.refresh()
-            client.port.recover(wait=True)  # every partition is started anew: taken again at once
+            client.port.recover(wait=True)  # every partition is started again: taken again at once
             later = client.snapshot(pin=True)
             assert all(each not in epochs for each in later)
             pinned = [each.epoch for each in client.snapshots() if each.pinned_at is not None]

@@ -1,4 +1,4 @@
-"""What happens to a test whose requirements this machine does not meet: it is skipped, but in CI it fails."""
+"""Skip a test whose requirements this machine does not meet; in CI it fails instead."""
 
 from __future__ import annotations
 

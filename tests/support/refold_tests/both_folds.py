@@ -61,7 +61,7 @@ class _NotedWriteSet(WriteSet):
 
 @dataclass
 class _Noted:
-    """What a fold reports, in order."""
+    """The reports of a fold, in order."""
 
     said: list[Said] = field(default_factory=list)
 

@@ -217,7 +217,7 @@ class ForkServer:
         ForkServer.cpu_s += cpu_s
 
     def close(self) -> None:
-        """End the server. Processes that it forked go on."""
+        """End the server. Processes that it forked continue."""
         atexit.unregister(self.close)
         self._answers.close()
         self._socket.close()

@@ -15,7 +15,7 @@ from refold.agents.journal.record import Recording
 from refold.agents.recorder.log_backend import read_again
 
 SENT: list[str] = []
-"""What was really sent."""
+"""The messages that were really sent."""
 
 
 @refold.tool(effect="read")

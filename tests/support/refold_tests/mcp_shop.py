@@ -15,7 +15,7 @@ server = MCPServer("shop", version="1")
 
 @server.tool(annotations=ToolAnnotations(read_only_hint=True))
 def price(item: str) -> int:
-    """What an item costs, in cents."""
+    """The price of an item, in cents."""
     return {"kettle": 1999, "cup": 350}[item]
 
 

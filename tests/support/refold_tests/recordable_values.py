@@ -171,7 +171,7 @@ def require_same(found: Any, made: Callable[[], Any], place: str) -> None:
 
 
 CALLED: list[str] = []
-"""What was really called."""
+"""The calls that were really made."""
 
 
 @refold.tool(effect="read")

@@ -37,7 +37,7 @@ State = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Assertion:
-    """What one observation asserts about one field. A custom function gets this."""
+    """The assertion of one observation about one field. A custom function gets this."""
 
     id: bytes
     order: Order

@@ -1,4 +1,4 @@
-"""What a metrics page shows during a fault, scraped as Prometheus does, and stored as YAML.
+"""The series of a metrics page during a fault, scraped as Prometheus does, and stored as YAML.
 
 `up` is 1 if the page answered in time. A series is written in promtool's notation: a repeated value is written once,
 with its count; `_` stands for scrapes before the series begins, `stale` for the first scrape without it.

@@ -12,7 +12,7 @@ LISTENING = "0A"
 
 
 class Sockets(NamedTuple):
-    """What a process listens on, and the remote addresses of connections that others did not open."""
+    """The addresses on which a process listens, and the remote addresses of connections that others did not open."""
 
     listening: set[Address]
     outgoing: set[Address]

@@ -1,4 +1,4 @@
-"""What a LangGraph store returned, for comparisons."""
+"""Items that a LangGraph store returned, in a form for comparisons."""
 
 from __future__ import annotations
 

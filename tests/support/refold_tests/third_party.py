@@ -34,7 +34,7 @@ TIMEOUT_S = 30
 
 
 class Service:
-    """What it carried out: how often for each key, and in which order."""
+    """The orders that it carried out: how often for each key, and in which order."""
 
     def __init__(self, seed: int, faults: float, slow_s: float) -> None:
         self._rng = random.Random(seed)
