@@ -21,7 +21,7 @@ from refold.streams.exchange.files import ExchangeFile, FileObservation
 from refold.streams.exchange.import_types import TypeCatalog
 from refold.streams.exchange.intake import Intake
 from refold.streams.exchange.json_lines import Progress
-from refold.streams.exchange.spool import ObservationSpool
+from refold.streams.exchange.spool import BYTES_MAX, ObservationSpool
 
 IsStored: TypeAlias = Callable[[bytes], bool]
 """Returns whether a log's store has a content, by its SHA-256."""
@@ -31,9 +31,18 @@ Put: TypeAlias = Callable[[EncodedObservation], None]
 class IncomingFiles:
     """Files that are imported into a log."""
 
-    def __init__(self, files: Sequence[ExchangeFile], vocabulary: TypeCatalog) -> None:
+    def __init__(
+        self, files: Sequence[ExchangeFile], vocabulary: TypeCatalog, spool_bytes_max: int = BYTES_MAX
+    ) -> None:
+        """Begin an import.
+
+        Args:
+            files: The files.
+            vocabulary: The types that the files may use; it adopts those in the files.
+            spool_bytes_max: A spool that would exceed this size is given up.
+        """
         self._files = files
-        self._spool = ObservationSpool()
+        self._spool = ObservationSpool(spool_bytes_max)
         self._vocabulary = vocabulary
         self._new: list[TypeDefinition] = []
         self._codecs: dict[bytes, ObservationCodec] = {}

@@ -46,7 +46,7 @@ from refold.streams.verify.changes import check_changes
 from refold.streams.verify.refold import Refold
 from refold.streams.verify.report import VerifyReport
 from refold.streams.verify.snapshots import check_epochs, check_removed
-from refold.streams.verify.stored_records import RecordSpool, StoredRecords, in_batches
+from refold.streams.verify.stored_records import HELD_BYTES, RecordSpool, StoredRecords, in_batches
 from refold.streams.verify.table import check_table
 
 AT_ONCE = 1000
@@ -189,13 +189,16 @@ class ConcurrentCheck(Generic[Answer]):
             self._problem = problem
 
 
-def verify(log: LogReader, cut: Cut, progress: Progress = lambda more, total: None) -> VerifyReport:
+def verify(
+    log: LogReader, cut: Cut, progress: Progress = lambda more, total: None, held_bytes: int = HELD_BYTES
+) -> VerifyReport:
     """Check everything below a cut.
 
     Args:
         log: A consistent view of a log (`LogReader.still`).
         cut: Its end.
         progress: Gets (records done since its last call, all records).
+        held_bytes: The records of a partition that take more memory than this are read again for each check.
 
     Returns:
         The mismatches, and how much was checked.
@@ -212,7 +215,7 @@ def verify(log: LogReader, cut: Cut, progress: Progress = lambda more, total: No
     replayed: dict[int, Refold] = {}
     for partition in sorted(cut.offsets):
         refold = Refold(log, partition, store, lambda more: progress(more, cut.records), checks)
-        if _check_partition(log, cut, partition, folded[partition], refold, verdict, checks, indexes):
+        if _check_partition(log, cut, partition, folded[partition], refold, verdict, checks, indexes, held_bytes):
             replayed[partition] = refold
             verdict.entities += refold.entities
             verdict.observations += refold.observations
@@ -234,12 +237,12 @@ def verify(log: LogReader, cut: Cut, progress: Progress = lambda more, total: No
 
 def _check_partition(
     log: LogReader, cut: Cut, partition: int, folded: FoldPosition, refold: Refold, verdict: VerifyReport,
-    checks: Choose, indexes: _Indexes | None,
+    checks: Choose, indexes: _Indexes | None, held_bytes: int,
 ) -> bool:  # fmt: skip
     """Steps 1, 3 and 5 for one partition; whether it could be folded to the cut."""
     firsts: dict[str, array[int]] = {}
     with closing(RecordSpool()) as spool:
-        stored = StoredRecords(log, partition, None if log.is_indexed else spool)
+        stored = StoredRecords(log, partition, None if log.is_indexed else spool, held_bytes)
         end = cut.offsets[partition]
         try:
             verdict.add(check_records(log, partition, stored.all(end), end, firsts, checks, indexes))

@@ -74,16 +74,17 @@ class RecordSpool:
 
 
 class StoredRecords:
-    """The records of one partition, which several checks read: held in memory if they take at most HELD_BYTES.
+    """The records of one partition, which several checks read: held in memory if they take at most `held_bytes`.
 
     Larger ones are read again, from the spool if there is one, else from the log. is_read: whether `all` was read to
     its end.
     """
 
-    def __init__(self, log: LogReader, partition: int, spool: RecordSpool | None) -> None:
+    def __init__(self, log: LogReader, partition: int, spool: RecordSpool | None, held_bytes: int = HELD_BYTES) -> None:
         self._log = log
         self._partition = partition
         self._spool = spool
+        self._held_bytes = held_bytes
         self._held: dict[int, Record] = {}
         self._is_held = False
         self.is_read = False
@@ -93,13 +94,13 @@ class StoredRecords:
         records = self._log.read_with_holes(self._partition, 0, end)
         held, size = self._held, 0
         for record in records if self._spool is None else self._spool.through(records):
-            if size <= HELD_BYTES:
+            if size <= self._held_bytes:
                 held[record.offset] = record
                 size += RECORD_BYTES + len(record.data)
-                if size > HELD_BYTES:
+                if size > self._held_bytes:
                     held.clear()
             yield record
-        self._is_held = size <= HELD_BYTES
+        self._is_held = size <= self._held_bytes
         self.is_read = True
 
     def between(self, start: int, end: int) -> Iterator[Record]:

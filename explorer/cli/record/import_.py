@@ -33,7 +33,7 @@ from refold.streams.exchange.import_types import TypeCatalog
 from refold.streams.exchange.intake import EncodedRecorder, Intake
 from refold.streams.exchange.json_lines import Progress
 from refold.streams.exchange.limits import FileLimits
-from refold.streams.exchange.spool import ObservationSpool
+from refold.streams.exchange.spool import BYTES_MAX, ObservationSpool
 from refold.streams.runtime import tune_garbage_collector
 from refold.streams.temporary import TemporaryFolder
 
@@ -69,16 +69,17 @@ class MixedFiles:
         importers: Sequence[Importer | None],
         vocabulary: TypeCatalog,
         keys: Mapping[str, str],
+        spool_bytes_max: int = BYTES_MAX,
     ) -> None:
         self._observed = [number for number, each in enumerate(importers) if each is None]
-        self._incoming = IncomingFiles([files[number] for number in self._observed], vocabulary)
+        self._incoming = IncomingFiles([files[number] for number in self._observed], vocabulary, spool_bytes_max)
         self._files = [
             (number, each, ImportFile(files[number].path, files[number].shown, files[number].limits, keys=keys))
             for number, each in enumerate(importers)
             if each is not None
         ]
         self._vocabulary = vocabulary
-        self._spool = ObservationSpool()
+        self._spool = ObservationSpool(spool_bytes_max)
         self.has_conversations = bool(self._files)
         self.conversations = 0
         self.without_time = 0
