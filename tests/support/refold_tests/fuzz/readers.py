@@ -119,11 +119,11 @@ def change(data: bytes) -> None:
 def key(data: bytes) -> None:
     """Read a record of `.keys`. Records that no key ring wrote are skipped."""
     ring: Any = KafkaKeyRing.__new__(KafkaKeyRing)
-    ring._held = {}
+    ring._records = {}
     ring._take(cbor2.dumps(["run/r-1"]), 0, b"x")
     raw = unpacked(data)
     ring._take(raw.key or b"", 1, raw.value)
-    "".join(ring._held).encode()
+    "".join(ring._records).encode()
 
 
 def lookup(data: bytes) -> None:
