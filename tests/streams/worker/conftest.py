@@ -27,7 +27,7 @@ def log(kafka: SharedKafka, prefix: str, partitions: int) -> Iterator[KafkaLog]:
         yield found
 
 
-# Not of the session: an idle broker takes 2 to 3 CPU seconds a minute until the end of the run.
+# Not of the session: an idle broker takes 2 CPU seconds a minute until the end of the run.
 @pytest.fixture(scope="module")
 def rotting() -> Iterator[Kafka]:
     """A broker whose files tests damage; each test damages only its own log's files."""
