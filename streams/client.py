@@ -19,7 +19,7 @@ from refold.avro.codec import reframed
 from refold.avro.definition import TypeDefinition
 from refold.avro.envelope import check_entity, check_name
 from refold.avro.errors import InputError, NotAnswerable
-from refold.avro.observation import Kind, Link, Observation, Source, type_of
+from refold.avro.observation import Kind, Link, Observation, Source
 from refold.avro.registry import TypeVersion
 from refold.streams.asof import entities_at, entity_at
 from refold.streams.blobs.store import content_of
@@ -104,7 +104,6 @@ class Log:
 
     # Recording
 
-    @_locked
     def observe(
         self,
         entity: str,
@@ -146,18 +145,19 @@ class Log:
                 recorded.
             SchemaError: The type is unknown.
         """
-        version = self._writers.of(type_of(check_entity(entity)))
-        now = self._runtime.now_micros()
-        blobs: dict[bytes, bytes] | None = {} if self._port.has_store else None
-        origin, count = self._sources.next(source)
-        observation = version.validator.build(
-            entity, patch, observed_at=now if observed_at is None else micros_of(observed_at), now=now, kind=kind,
-            priority=priority, source=origin, causes=causes, cleared=cleared, retracts=retracts, link=link,
-            subject=subject, allow_future=allow_future, blobs=blobs,
-        )  # fmt: skip
-        version = self._writers.registered(version)
-        count()
-        return self._append(observation, version, blobs or {}).hex()
+        with self.turn:
+            version = self._writers.of_entity(entity)
+            now = self._runtime.now_micros()
+            blobs: dict[bytes, bytes] | None = {} if self._port.has_store else None
+            origin, count = self._sources.next(source)
+            observation = version.validator.build(
+                entity, patch, observed_at=now if observed_at is None else micros_of(observed_at), now=now, kind=kind,
+                priority=priority, source=origin, causes=causes, cleared=cleared, retracts=retracts, link=link,
+                subject=subject, allow_future=allow_future, blobs=blobs,
+            )  # fmt: skip
+            version = self._writers.registered(version)
+            count()
+            return self._append(observation, version, blobs or {}).hex()
 
     def link(self, entity: str, relation: str, target: str, *, valid_from: Time | None = None,
              valid_to: Time | None = None, **given: Any) -> str:  # fmt: skip

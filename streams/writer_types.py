@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from refold.avro.definition import TypeDefinition
+from refold.avro.envelope import check_entity
 from refold.avro.errors import SchemaError
+from refold.avro.observation import type_of
 from refold.avro.registry import TypeVersion
 from refold.streams.log.port import LogPort
 
@@ -31,6 +33,16 @@ class WriterTypes:
         self._types = types
         self._mine = mine
         self._known: dict[str, TypeVersion] = {}
+
+    def of_entity(self, entity: str) -> TypeVersion:
+        """Return the version for writing an entity of this name; its validator checks the rest of the name.
+
+        Raises:
+            ValidationError: It is not TYPE/ID.
+            SchemaError: As `of`.
+        """
+        known = self._known.get(entity.partition("/")[0]) if type(entity) is str else None
+        return self.of(type_of(check_entity(entity))) if known is None else known
 
     def of(self, type_name: str) -> TypeVersion:
         """Return the version for writing a type, which may be unregistered still.

@@ -162,14 +162,18 @@ class FileLog(FileLogReads, LogPort):
             self._as_owner.register(definition)
 
     def append(self, observation: Observation, observation_id: bytes, data: bytes) -> None:
-        self.append_encoded([AppendedObservation(observation.entity, observation_id, data, observation)])
+        self._require_own()
+        self._keep(AppendedObservation(observation.entity, observation_id, data, observation))
 
     def append_encoded(self, observations: Sequence[AppendedObservation]) -> None:
         self._require_own()
         for each in observations:
-            self.outbox.add(each)
-            if self.outbox.batch_due:
-                self._push(sync=self.outbox.flush_due)
+            self._keep(each)
+
+    def _keep(self, appended: AppendedObservation) -> None:
+        self.outbox.add(appended)
+        if self.outbox.batch_due:
+            self._push(sync=self.outbox.flush_due)
 
     def flush(self) -> None:
         self.begin_flush()()
