@@ -16,6 +16,7 @@ from __future__ import annotations
 import struct
 
 from refold.avro.errors import CorruptionError
+from refold.reducers.cells import new_tuple
 from refold.streams.log.port import IndexedObservation, Record
 from refold.streams.partitioner import PLACE_BYTES
 
@@ -24,6 +25,7 @@ _RECORD = struct.Struct(">Q32sH")
 _U64 = struct.Struct(">Q")
 _TIMELINE = struct.Struct(">QQ")
 _ARRIVED = struct.Struct(">QB")
+_ARRIVED_BYTES = _ARRIVED.size
 _CHECKPOINT = struct.Struct(">QQ")
 ID_PREFIX_BYTES = 8
 
@@ -118,7 +120,8 @@ def arrival_of(key: bytes, value: bytes) -> IndexedObservation:
     """
     try:
         recorded_at, flags = _ARRIVED.unpack_from(value)
-        return IndexedObservation(int.from_bytes(key[-8:], "big"), recorded_at, value[_ARRIVED.size :], flags != 0)
+        parts = int.from_bytes(key[-8:], "big"), recorded_at, value[_ARRIVED_BYTES:], flags != 0
+        return new_tuple(IndexedObservation, parts)
     except struct.error as error:
         raise CorruptionError(f"an arrival cannot be read ({value.hex()[:80]}): {error}; run refold verify") from error
 
