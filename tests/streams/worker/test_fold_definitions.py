@@ -104,4 +104,4 @@ def test_kills_while_definitions_are_activated(
         check_whole(log, tmp_path, acknowledged, definitions[-1])
         reader = ChangeReader(log)
         redefined = [reader.decode(each.data) for each in log.read_changes(0, 0) if reader.decode(each.data).redefined]
-        assert len(redefined) > len(definitions) / 4
+        assert len(redefined) >= len(definitions) / 4
