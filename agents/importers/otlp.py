@@ -361,7 +361,11 @@ class _Messages:
     def _tool(self, span: ImportedSpan) -> None:
         named = [each for each in self._open if each.tool == span.tool]
         if span.call_id:
-            named = [each for each in self._open if each.call_id == span.call_id]
+            same = [each for each in self._open if each.call_id == span.call_id]
+            if not same and span.call_id not in self._answered:
+                # No message has this id: Google ADK gives a call one id for its span, and another for its messages.
+                same = [each for each in named if each.inputs == span.arguments]
+            named = same
         call = next((each for each in named if each.inputs == span.arguments), next(iter(named), None))
         if call is None:
             self._steps.setdefault(span.parent, []).append(span)

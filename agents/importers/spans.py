@@ -61,11 +61,14 @@ _CACHED_TOKENS = ("gen_ai.usage.cache_read.input_tokens", "gen_ai.usage.cache_re
                   "llm.token_count.prompt_details.cache_read")  # fmt: skip
 _TOOL_NAMES = ("gen_ai.tool.name", "tool.name", "tool_call.function.name", "traceloop.entity.name")
 _CALL_IDS = ("gen_ai.tool.call.id", "tool_call.id")
+_NO_CALL_ID = "<not specified>"
+"""What Google ADK writes as the id of a call that failed."""
 _ARGUMENTS = (
     "gen_ai.tool.call.arguments", "tool_call.function.arguments", "input.value", "traceloop.entity.input",
+    "gcp.vertex.agent.tool_call_args",
     "tool.parameters",  # last: some write the tool's schema there
 )  # fmt: skip
-_RESULTS = ("gen_ai.tool.call.result", "output.value", "traceloop.entity.output")
+_RESULTS = ("gen_ai.tool.call.result", "output.value", "traceloop.entity.output", "gcp.vertex.agent.tool_response")
 _INPUTS = ("input.value", "traceloop.entity.input")
 _OUTPUTS = ("output.value", "traceloop.entity.output")
 _LISTED = ("gen_ai.input.messages", "gen_ai.output.messages", "gen_ai.system_instructions")
@@ -146,8 +149,9 @@ class ImportedSpan:
 
     @property
     def call_id(self) -> str:
-        """The id that the model gave to the call."""
-        return self._first(_CALL_IDS) or text_of(self._tool_message().get("tool_call_id"))
+        """The id that the model gave to the call; empty if there is none."""
+        found = self._first(_CALL_IDS)
+        return ("" if found == _NO_CALL_ID else found) or text_of(self._tool_message().get("tool_call_id"))
 
     @property
     def arguments(self) -> Value:

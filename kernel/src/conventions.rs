@@ -79,14 +79,18 @@ const CACHED_TOKENS: [&str; 3] = [
 ];
 const TOOL_NAMES: [&str; 4] = ["gen_ai.tool.name", "tool.name", "tool_call.function.name", "traceloop.entity.name"];
 const CALL_IDS: [&str; 2] = ["gen_ai.tool.call.id", "tool_call.id"];
-const ARGUMENTS: [&str; 5] = [
+/// What Google ADK writes as the id of a call that failed.
+const NO_CALL_ID: &str = "<not specified>";
+const ARGUMENTS: [&str; 6] = [
     "gen_ai.tool.call.arguments",
     "tool_call.function.arguments",
     "input.value",
     "traceloop.entity.input",
+    "gcp.vertex.agent.tool_call_args",
     "tool.parameters",
 ];
-const RESULTS: [&str; 3] = ["gen_ai.tool.call.result", "output.value", "traceloop.entity.output"];
+const RESULTS: [&str; 4] =
+    ["gen_ai.tool.call.result", "output.value", "traceloop.entity.output", "gcp.vertex.agent.tool_response"];
 const INPUTS: [&str; 2] = ["input.value", "traceloop.entity.input"];
 const OUTPUTS: [&str; 2] = ["output.value", "traceloop.entity.output"];
 const AGENT_NAMES: [&str; 3] = ["gen_ai.agent.name", "traceloop.workflow.name", "agent.name"];
@@ -268,7 +272,8 @@ impl<'a> Span<'a> {
         if self.attributes.get("output.value")?.is_some_and(is_message) {
             return None;
         }
-        self.attributes.first(&CALL_IDS)
+        let found = self.attributes.first(&CALL_IDS)?;
+        Some(if found == NO_CALL_ID { "" } else { found })
     }
 
     pub fn arguments(&self) -> Option<Option<Json<'a>>> {

@@ -121,6 +121,26 @@ def test_parallel_calls_of_one_tool_are_distinguished_by_arguments(tmp_path: Pat
     assert answered == {"c1": "found 1", "c2": "found 2", "c3": "found 3"}
 
 
+def test_tool_span_with_an_id_that_no_message_has_is_found_by_tool_and_arguments(tmp_path: Path) -> None:
+    """Google ADK writes one id to a call's span and another to its messages; only an unknown id is looked up so."""
+    calls = [{"type": "tool_call", "id": f"look_{n}", "name": "look", "arguments": {"n": 1}} for n in (1, 2)]
+    said = json.dumps([{"role": "assistant", "parts": calls}])
+    chat = span("chat", 1, attributes={"gen_ai__operation__name": "chat", "gen_ai__output__messages": said})
+    tools = [
+        span("execute_tool look", 2 + at, attributes={
+            "gen_ai__operation__name": "execute_tool", "gen_ai__tool__name": "look", "gen_ai__tool__call__id": call_id,
+            "gen_ai__tool__call__arguments": '{"n": 1}', "gen_ai__tool__call__result": call_id,
+        })
+        for at, call_id in enumerate(("adk-1", "look_1", "look_2"))
+    ]  # fmt: skip
+    [found] = read(write(tmp_path / "x.jsonl", [chat, *tools]))
+    answered = [(each.tool_call_id, each.content) for each in found.messages if each.role == "tool"]
+    again = [content for call_id, content in answered if call_id not in ("look_1", "look_2")]
+    assert answered[0] == ("look_1", "adk-1")
+    assert ("look_2", "look_2") in answered
+    assert again == ["look_1"]  # the message's call is answered, so its second span is a call of its own
+
+
 def test_repeated_history_is_imported_once_and_new_repeats_again(tmp_path: Path) -> None:
     def chat(number: int, asked: list[str], answer: str) -> dict[str, Any]:
         attributes: dict[str, Any] = {"openinference__span__kind": "LLM"}

@@ -147,7 +147,9 @@ ATTRIBUTES: dict[str, list[Any]] = {
     **dict.fromkeys((
         "gen_ai.tool.call.arguments", "tool_call.function.arguments", "input.value", "output.value",
         "traceloop.entity.input", "traceloop.entity.output", "tool.parameters", "gen_ai.tool.call.result",
+        "gcp.vertex.agent.tool_call_args", "gcp.vertex.agent.tool_response",
     ), VALUES),
+    "gen_ai.tool.call.id": [*TEXTS, "<not specified>"],
     **{f"gen_ai.{name}": WRITTEN for name in ("input.messages", "output.messages", "system_instructions")},
     "llm.input_messages.0.message.role": ["user"], "gen_ai.completion.0.content": ["Hi"],
 }  # fmt: skip

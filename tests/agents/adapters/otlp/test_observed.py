@@ -231,6 +231,12 @@ PINNED: list[tuple[str, dict[str, Any], str, dict[str, Any]]] = [
         "action", {"tool": "look", "inputs": {"n": 1}, "output": "two"},
     ),
     (
+        "a tool of Google ADK, by its older names, without an id",
+        {"gen_ai.operation.name": "execute_tool", "gen_ai.tool.name": "look", "gen_ai.tool.call.id": "<not specified>",
+         "gcp.vertex.agent.tool_call_args": '{"n": 1}', "gcp.vertex.agent.tool_response": '{"result": "two"}'},
+        "action", {"tool": "look", "call_id": None, "inputs": {"n": 1}, "output": '{"result": "two"}'},
+    ),
+    (
         "an embedding",
         {"gen_ai.operation.name": "embeddings", "gen_ai.request.model": "e"},
         "action", {"tool": "span", "status": "unknown"},
