@@ -89,6 +89,7 @@ def test_kills_while_definitions_are_activated(
         log.register(definitions[0])
         observations: list[Observation] = history(rng, 200, entities=40)
         acknowledged = append(log, observations)
+        fold_all(log, tmp_path)  # by the first definition, so that each later one has entities to fold again
         for number in range(fault_rounds):
             killed = worker(child, url, tmp_path, moment=rng.choice(MOMENTS), count=rng.randrange(1, 12))
             log.register(definitions[number + 1])
@@ -104,4 +105,4 @@ def test_kills_while_definitions_are_activated(
         check_whole(log, tmp_path, acknowledged, definitions[-1])
         reader = ChangeReader(log)
         redefined = [reader.decode(each.data) for each in log.read_changes(0, 0) if reader.decode(each.data).redefined]
-        assert len(redefined) >= len(definitions) / 4
+        assert len(redefined) > len(definitions) / 4
