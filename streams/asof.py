@@ -18,6 +18,7 @@ Several entities are read together in one pass over each partition, and each is 
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 
 from refold.avro.errors import CorruptionError, SchemaError
@@ -98,50 +99,60 @@ def _entity_known_at(log: LogReader, type_fold: TypeFold, entity: str, cut: Cut)
     end = cut.offsets[log.partition_of(entity)]
     begin = _checkpoint(log, type_fold, entity, end)
     if begin is not None:
-        found = _fold_onto(
-            type_fold.fold, begin.entity, _observations_of(log, entity, log.arrivals(entity, end, begin.offset + 1))
-        )
+        further = [(each.q, each.offset) for each in log.arrivals(entity, end, begin.offset + 1)]
+        found = _fold_onto(type_fold.fold, begin.entity, _observations_of(log, entity, further))
         if found is not None:
             return found
     return fold_observed(type_fold.fold, entity, observed_below(log, entity, cut), None)
 
 
 def _true(log: LogReader, type_fold: TypeFold, entity: str, cut: Cut, until: int) -> Entity:
+    # Two lists, and no object for each arrival: the garbage collector would search thousands of them again and again.
+    offsets: list[int] = []
+    qs: list[bytes] = []
+    retracting: list[IndexedObservation] = []
     end = cut.offsets[log.partition_of(entity)]
-    arrivals = list(log.arrivals(entity, end))
-    if not arrivals:
+    for arrival in log.arrivals(entity, end):
+        offsets.append(arrival.offset)
+        qs.append(arrival.q)
+        if arrival.retracts:
+            retracting.append(arrival)
+    if not offsets:
         raise unknown(entity, cut)
     bound = order_bound(max(-SIGN, min(until + 1, SIGN - 1)))
-    retracted = _retracted(log, entity, arrivals)
-    live = [each for each in arrivals if each.q < bound]
-    if retracted:
-        live = [each for each in live if each.q[-ID_BYTES:] not in retracted]
-    later = next((each.offset for each in arrivals if each.q >= bound), end)
-    begin = _checkpoint_without(log, type_fold, entity, later, _withdrawals(arrivals, retracted))
+    retracted = _retracted(log, entity, retracting)
+
+    def live_from(first: int) -> list[tuple[bytes, int]]:
+        """The live arrivals from the one at this index on, as order keys and offsets, in log order."""
+        places = [(q, offset) for q, offset in zip(qs[first:], offsets[first:], strict=True) if q < bound]
+        return [place for place in places if place[0][-ID_BYTES:] not in retracted] if retracted else places
+
+    later = next((offset for q, offset in zip(qs, offsets, strict=True) if q >= bound), end)
+    begin = _checkpoint_without(log, type_fold, entity, later, _withdrawals(qs, offsets, retracted))
     if begin is not None:
-        rest = sorted((each for each in live if each.offset > begin.offset), key=lambda each: each.q)
+        rest = sorted(live_from(bisect_right(offsets, begin.offset)))
         begin.entity.dedup_state.pending = set()
         found = _fold_onto(type_fold.fold, begin.entity, map(_without_retractions, _observations_of(log, entity, rest)))
         if found is not None:
-            found.version = len(live)
+            found.version = len(live_from(0)) if retracted else sum(map(bound.__gt__, qs))
             return found
-    return type_fold.fold.from_nothing(entity, _observations_of(log, entity, live))
+    return type_fold.fold.from_nothing(entity, _observations_of(log, entity, live_from(0)))
 
 
-def _retracted(log: LogReader, entity: str, arrivals: Sequence[IndexedObservation]) -> dict[bytes, int]:
+def _retracted(log: LogReader, entity: str, retracting: Sequence[IndexedObservation]) -> dict[bytes, int]:
     """Every id that an arrival retracts, with the offset of the first such arrival."""
     found: dict[bytes, int] = {}
-    for seen in _observations_of(log, entity, (each for each in arrivals if each.retracts)):
+    for seen in _observations_of(log, entity, [(each.q, each.offset) for each in retracting]):
         for target in seen.observation.retracts:
             found.setdefault(target, seen.offset)
     return found
 
 
-def _withdrawals(arrivals: Sequence[IndexedObservation], retracted: dict[bytes, int]) -> list[tuple[int, int]]:
+def _withdrawals(qs: Sequence[bytes], offsets: Sequence[int], retracted: dict[bytes, int]) -> list[tuple[int, int]]:
     """(offset of an arrival, offset of the first that retracts it) for arrivals that are retracted later."""
     if not retracted:
         return []
-    places = ((each.offset, retracted.get(each.q[-ID_BYTES:], -1)) for each in arrivals)
+    places = ((offset, retracted.get(q[-ID_BYTES:], -1)) for q, offset in zip(qs, offsets, strict=True))
     return [(target, by) for target, by in places if target < by]
 
 
@@ -165,12 +176,11 @@ def _checkpoint(log: LogReader, type_fold: TypeFold, entity: str, end: int) -> C
         return None
 
 
-def _observations_of(log: LogReader, entity: str, arrivals: Iterable[IndexedObservation]) -> list[Seen]:
-    """The observations of some arrivals, in order."""
-    some = list(arrivals)
-    records = log.records_of(entity, [each.q for each in some])
+def _observations_of(log: LogReader, entity: str, places: Sequence[tuple[bytes, int]]) -> list[Seen]:
+    """The observations with these order keys and offsets, in order."""
+    records = log.records_of(entity, [q for q, _ in places])
     decode = log.registry.decode
-    return [Seen(each.offset, each.q, decode(record.data)) for each, record in zip(some, records, strict=True)]
+    return [Seen(offset, q, decode(record.data)) for (q, offset), record in zip(places, records, strict=True)]
 
 
 def _without_retractions(seen: Seen) -> Seen:
