@@ -200,10 +200,7 @@ def _anthropic(path: str, body: Any, reply: Reply) -> tuple[Any, list[tuple[str,
 
 def _gemini(body: Any, reply: Reply) -> Any:
     parts: list[Any] = [{"text": "".join(reply.words)}] if reply.words else []
-    parts += [
-        {"functionCall": {"id": f"call_{len(body['contents'])}_{index}", "name": name, "args": dict(arguments)}}
-        for index, (name, arguments) in enumerate(reply.tools)
-    ]
+    parts += [{"functionCall": {"name": name, "args": dict(arguments)}} for name, arguments in reply.tools]  # no ids
     candidate = {"index": 0, "finishReason": "STOP", "content": {"role": "model", "parts": parts}}
     usage = {"promptTokenCount": 7, "candidatesTokenCount": 5, "totalTokenCount": 12}
     return {"candidates": [candidate], "usageMetadata": usage, "modelVersion": "gemini-x", "responseId": "response-1"}
