@@ -70,7 +70,7 @@ COMMANDS = {
         "approve": ("runs.approvals:approve", "Let a call through that a policy asks about."),
         "deny": ("runs.approvals:deny", "Reject a call that a policy asks about."),
         "policy": ("runs.policy:policy", "Test policies on the calls of recorded runs."),
-        "heal": ("runs.heal:heal", "Heal a run: find what is wrong, prove a remedy, and go on."),
+        "heal": ("runs.heal:heal", "Heal a run: find what is wrong, prove a remedy, and continue."),
         "effects": ("runs.effects:effects", "List what write tools did; settle what is unknown; undo."),
         "bisect": ("runs.bisect:bisect_", "Find the commit at which an agent stops matching a run."),
         "golden": ("runs.golden:golden", "Keep runs as tests, and run today's code against them."),

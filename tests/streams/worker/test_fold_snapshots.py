@@ -9,6 +9,7 @@ import shutil
 import signal
 import time
 from collections.abc import Callable
+from functools import partial
 from itertools import islice
 from pathlib import Path
 
@@ -220,13 +221,14 @@ def test_worker_that_lost_its_partition_while_sealing_writes_nothing(
     acknowledged |= append(log, rest)
     await_sealed(log, other)
     stopped.process.send_signal(signal.SIGCONT)
-    acknowledged |= append(log, observations[:50])
-    await_sealed(log, other)
+    repeat = partial(append, log, observations[:50])
+    acknowledged |= repeat()
+    await_sealed(log, other, more=repeat)
     check_epochs(log)
     stopped.signal(signal.SIGTERM)
     stopped.end()
     acknowledged |= append(log, observations[50:70])
-    await_sealed(log, other)
+    await_sealed(log, other, more=repeat)
     drain(other)
     check_epochs(log)
     check_at_rest(log)

@@ -37,6 +37,7 @@ from refold_tests.reference import reference_hash, reference_states
 from refold_tests.sample_types import THING, reference_definition
 
 PATIENCE_S = 120.0
+MORE_S = 5.0
 
 REFUSED = 2
 WORKER = """
@@ -144,10 +145,15 @@ def await_folded(log: KafkaLog, *workers: Looked) -> None:
         time.sleep(0.05)
 
 
-def await_sealed(log: KafkaLog, *workers: Child | Running) -> None:
-    """Return once each partition has an epoch at its end."""
+def await_sealed(log: KafkaLog, *workers: Child | Running, more: Callable[[], object] = lambda: None) -> None:
+    """Return once each partition has an epoch at its end.
+
+    more: appends further records; called from time to time. A worker that another one fenced seals again only after its
+    next commit.
+    """
     await_folded(log, *workers)
     deadline = time.monotonic() + PATIENCE_S
+    more_at = time.monotonic() + MORE_S
     while True:
         log.refresh()
         last = {each: max((found.offset for found in log.snapshots.epochs(each)), default=0) for each in log.ends()}
@@ -156,6 +162,9 @@ def await_sealed(log: KafkaLog, *workers: Child | Running) -> None:
         assert time.monotonic() < deadline, (last, log.ends())
         for each in workers:
             assert not isinstance(each, Running) or each.problem is None, each.problem
+        if time.monotonic() > more_at:
+            more()
+            more_at = time.monotonic() + MORE_S
         time.sleep(0.05)
 
 
