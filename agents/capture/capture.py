@@ -17,6 +17,7 @@ from refold.agents.capture.playback import RecordedUpstream, exchanges_in
 from refold.agents.capture.proxy import Proxy, Upstreams
 from refold.agents.capture.proxy_guard import ProxyGuard, require_no_question
 from refold.agents.capture.server import CaptureHandler, LoopbackServer
+from refold.agents.capture.sessions import Sessions
 from refold.agents.capture.spool import BYTES_MAX, Spool
 from refold.agents.capture.spool_drain import SpoolDrain, StoredExchanges
 from refold.agents.journal.record import Plain, Recording
@@ -58,6 +59,22 @@ class CaptureSettings(NamedTuple):
     policy: Policy | None = None
     resumed: str = ""
 
+    def drain(
+        self, root: Path, spool: Spool, runtime: RuntimeContext, sessions: type[Sessions] = Sessions
+    ) -> SpoolDrain:
+        """Start to store a spool in the log.
+
+        Args:
+            root: The folder of all spools of the log.
+            spool: This process's spool.
+            runtime: Clock and ids.
+            sessions: Makes runs from the spool.
+        """
+        return SpoolDrain(
+            self.open_log, root, spool, self.agent, self.settings, self.say, runtime, self.redact, self.parents,
+            sessions, self.resumed,
+        )  # fmt: skip
+
 
 class Capture:
     """One capture. It has started when the constructor returns. url: of its proxy."""
@@ -91,18 +108,7 @@ class Capture:
             spool.close()
             raise
         self.url = self._serving.url
-        self._storing = SpoolDrain(
-            settings.open_log,
-            root,
-            spool,
-            settings.agent,
-            settings.settings,
-            settings.say,
-            runtime,
-            settings.redact,
-            settings.parents,
-            resumed=settings.resumed,
-        )
+        self._storing = settings.drain(root, spool, runtime)
 
     def close(self, closing_s: float) -> StoredExchanges:
         """End the capture.

@@ -34,7 +34,7 @@ from refold.agents.capture.proxied import error_of_request
 from refold.agents.capture.proxy import Proxy, Upstreams
 from refold.agents.capture.server import LoopbackServer
 from refold.agents.capture.spool import Spool
-from refold.agents.capture.spool_drain import SpoolDrain, StoredExchanges
+from refold.agents.capture.spool_drain import StoredExchanges
 from refold.agents.capture.wire import ask_for_body, error_response, refusal
 from refold.streams.open import process_context
 
@@ -70,17 +70,7 @@ class McpHttpTee:
             spool.close()
             raise
         self.url = self._serving.url + parts.path
-        self._storing = SpoolDrain(
-            settings.open_log,
-            root,
-            spool,
-            settings.agent,
-            settings.settings,
-            settings.say,
-            runtime,
-            settings.redact,
-            sessions=McpRuns,
-        )
+        self._storing = settings.drain(root, spool, runtime, McpRuns)
 
     def close(self, closing_s: float) -> StoredExchanges:
         """As McpTee.close."""

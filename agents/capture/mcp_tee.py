@@ -19,7 +19,7 @@ from refold.agents.capture.mcp_runs import McpRuns
 from refold.agents.capture.mcp_wire import McpWire
 from refold.agents.capture.program import run_program
 from refold.agents.capture.spool import Spool
-from refold.agents.capture.spool_drain import SpoolDrain, StoredExchanges
+from refold.agents.capture.spool_drain import StoredExchanges
 from refold.streams.open import process_context
 
 FOLDER = "mcp"
@@ -36,17 +36,7 @@ class McpTee:
         root = (settings.spool or spool_root(settings.log_url, os.environ)) / FOLDER
         spool = Spool(root, runtime, settings.spool_bytes_max)
         self._wire = McpWire(spool, runtime.now_micros)
-        self._storing = SpoolDrain(
-            settings.open_log,
-            root,
-            spool,
-            settings.agent,
-            settings.settings,
-            settings.say,
-            runtime,
-            settings.redact,
-            sessions=McpRuns,
-        )
+        self._storing = settings.drain(root, spool, runtime, McpRuns)
 
     def run(self, arguments: Sequence[str], environment: Mapping[str, str]) -> int:
         """Run the server to its end.
