@@ -8,7 +8,6 @@ and both at once (an observed time at an offset). Runs in a separate process.
 from __future__ import annotations
 
 import contextlib
-import multiprocessing
 import random
 import shutil
 import tempfile
@@ -19,6 +18,7 @@ from pathlib import Path
 from statistics import median, quantiles
 from typing import Any
 
+from new_process import in_new_process
 from workload import START_MICROS, disturbed, observations
 
 import refold
@@ -41,8 +41,7 @@ class Latency:
 
 def measure(folder: Path, count: int = OBSERVATIONS) -> list[Latency]:
     """Measure in a new process."""
-    with multiprocessing.get_context("spawn").Pool(1) as pool:
-        return pool.apply(_run, (str(folder), count))
+    return in_new_process(_run, str(folder), count)
 
 
 def _run(folder: str, count: int) -> list[Latency]:

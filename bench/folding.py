@@ -6,7 +6,6 @@ write. Creating the observations is not counted. Each case runs in a separate pr
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import resource
 import shutil
@@ -19,6 +18,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
 
+from new_process import in_new_process
 from workload import observations, uniform, zipf
 
 import refold
@@ -52,8 +52,7 @@ class Figures(NamedTuple):
 
 def measure(case: Case, folder: Path, *, uses_kernel: bool = True) -> Figures:
     """Run a case in a new process. uses_kernel: whether the native kernel may be used, if it is installed."""
-    with multiprocessing.get_context("spawn").Pool(1) as pool:
-        return pool.apply(_run, (case, str(folder), uses_kernel))
+    return in_new_process(_run, case, str(folder), uses_kernel)
 
 
 def _run(case: Case, folder: str, uses_kernel: bool) -> Figures:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import io
 import json
-import multiprocessing
 import random
 import shutil
 import tempfile
@@ -19,6 +18,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
 
+from new_process import in_new_process
 from page import note, titled_table
 from recording import words
 from results import Figure
@@ -44,7 +44,7 @@ class Imported(NamedTuple):
 def show(console: Console, folder: Path, share: int) -> None:
     """Print the table."""
     with console.status("importing chats"):
-        rounds = [_apart(folder, CONVERSATIONS // share) for _ in range(ROUNDS)]
+        rounds = [in_new_process(_round, str(folder), CONVERSATIONS // share) for _ in range(ROUNDS)]
     found = Imported(*map(median, zip(*rounds, strict=True)))
     title = f"Importing {CONVERSATIONS // share:,} chats of {TURNS} turns, and verifying them (medians of {ROUNDS})"
     table = titled_table(title, "command", "observations", "a second", "CPU us an observation")
@@ -55,11 +55,6 @@ def show(console: Console, folder: Path, share: int) -> None:
     unit = "observations a second"
     note(console, Figure("`refold import` of chat runs", found.imported_per_second, IMPORT_GOAL, unit))
     note(console, Figure("`refold verify` of chat runs", found.verified_per_second, VERIFY_GOAL, unit))
-
-
-def _apart(folder: Path, conversations: int) -> Imported:
-    with multiprocessing.get_context("spawn").Pool(1) as pool:
-        return pool.apply(_round, (str(folder), conversations))
 
 
 def _round(folder: str, conversations: int) -> Imported:

@@ -6,15 +6,15 @@ time; the flush after them, which waits for the broker, is not counted. Creating
 
 from __future__ import annotations
 
-import multiprocessing
 import time
 import uuid
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from itertools import islice
 from pathlib import Path
 from statistics import median
 from typing import Any
 
+from new_process import in_new_process
 from page import note, titled_table
 from peers.comparison import on_broker
 from results import Figure
@@ -39,8 +39,8 @@ def show(console: Console, folder: Path, share: int, keys: Collection[str]) -> N
         for number in range(ROUNDS):
             prefix = f"bench-queue-{uuid.uuid4().hex[:8]}"
             with console.status(f"observing on Kafka, round {number + 1} of {ROUNDS}"):
-                own.append(_apart(_observed, f"kafka://{place.bootstrap}/{prefix}", COUNT // share))
-                bare.append(_apart(_produced, place.bootstrap, f"{prefix}.observations", COUNT // share))
+                own.append(in_new_process(_observed, f"kafka://{place.bootstrap}/{prefix}", COUNT // share))
+                bare.append(in_new_process(_produced, place.bootstrap, f"{prefix}.observations", COUNT // share))
             place.remove(prefix)
     table = titled_table(
         f"Observing on Kafka, one thread, {COUNT // share:,} observations (medians of {ROUNDS})",
@@ -54,12 +54,6 @@ def show(console: Console, folder: Path, share: int, keys: Collection[str]) -> N
     console.print(table)
     note(console, Figure("observe to queue on Kafka, one thread", rates[0], GOAL, "observations a second",
                          moonshot=MOONSHOT, limit=f"a bare producer, the same bytes: {rates[1]:,.0f}"))  # fmt: skip
-
-
-def _apart(measure: Callable[..., tuple[float, float]], *given: str | int) -> tuple[float, float]:
-    """Measure in a process of its own: the console's spinner is a thread of this one."""
-    with multiprocessing.get_context("spawn").Pool(1) as pool:
-        return pool.apply(measure, given)
 
 
 def _observed(url: str, count: int) -> tuple[float, float]:

@@ -6,7 +6,6 @@ it, like any reader that asks for a past point. A rebuild includes its root. Fig
 
 from __future__ import annotations
 
-import multiprocessing
 import shutil
 import tempfile
 import time
@@ -18,6 +17,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from new_process import in_new_process
 from workload import disturbed, ended_runs, observations, uniform
 
 import refold
@@ -65,8 +65,8 @@ class ClosedFigures:
 def rebuilding(count: int, entities: int, *, is_disturbed: bool, folder: Path) -> RebuildFigures:
     """Measure a rebuild at 95 % of a log of `count` observations."""
     path = Path(tempfile.mkdtemp(prefix="bench-", dir=folder))
-    folded_s = _apart(_folded_log, count, entities, is_disturbed, str(path))
-    figures: RebuildFigures = _apart(_read_only, str(path), folded_s)
+    folded_s = in_new_process(_folded_log, count, entities, is_disturbed, str(path))
+    figures: RebuildFigures = in_new_process(_read_only, str(path), folded_s)
     shutil.rmtree(path)
     return figures
 
@@ -109,19 +109,14 @@ def snapshot_cost(count: int, entities: int, folder: Path) -> float:
     """Return the share of throughput that snapshots cost the fold: the median of RUNS pairs, with and without."""
     ratios = []
     for _ in range(RUNS):
-        without = _apart(_folding, count, entities, False, str(folder))
-        ratios.append(_apart(_folding, count, entities, True, str(folder)) / without)
+        without = in_new_process(_folding, count, entities, False, str(folder))
+        ratios.append(in_new_process(_folding, count, entities, True, str(folder)) / without)
     return 1 - median(ratios)
 
 
 def closed(runs: Iterable[int], steps: int, folder: Path) -> list[ClosedFigures]:
     """Measure rebuilds of a log that grows by ended runs, at each of the given numbers of runs."""
-    return _apart(_closed, list(runs), steps, str(folder))
-
-
-def _apart(measure: Callable[..., Any], *arguments: object) -> Any:
-    with multiprocessing.get_context("spawn").Pool(1) as pool:
-        return pool.apply(measure, arguments)
+    return in_new_process(_closed, list(runs), steps, str(folder))
 
 
 def _folded(log: Any, source: Iterable[dict[str, Any]]) -> float:

@@ -11,7 +11,6 @@ that of its tables and indexes, without its log.
 from __future__ import annotations
 
 import json
-import multiprocessing
 import os
 import shutil
 import subprocess
@@ -20,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from new_process import in_new_process
 from peers.building import built_python
 from peers.langgraph.thread import drive
 from recording import LANGGRAPH, on_disk
@@ -44,8 +44,7 @@ class Saved:
 def by_refold(folder: Path, steps: int = STEPS) -> Saved:
     """Measure RefoldSaver, on an embedded log, in a process of its own, as the others are."""
     path = Path(tempfile.mkdtemp(prefix="bench-", dir=folder))
-    with multiprocessing.get_context("spawn").Pool(1) as pool:
-        took = pool.apply(_drive_refold, (f"file:{path}/log", steps))
+    took = in_new_process(_drive_refold, f"file:{path}/log", steps)
     found = Saved(took, on_disk(path)[0])
     shutil.rmtree(path)
     return found
