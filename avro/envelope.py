@@ -135,8 +135,7 @@ class ObservationValidator:
         Raises:
             ValidationError: A value is invalid; the message names the field, the rule and the value.
         """
-        if type(observed_at) is not int or (observed_at > now + FUTURE_MICROS and not allow_future):
-            check_micros(observed_at, "observed_at")
+        check_micros(observed_at, "observed_at")
         if observed_at > now + FUTURE_MICROS and not allow_future:
             rule = f"at most 5 minutes ahead of this clock ({time_text(now)}), unless allowed (--allow-future)"
             raise ValidationError("observed_at", rule, time_text(observed_at))
@@ -220,7 +219,10 @@ def _several(given: Iterable[Any], path: str, what: str) -> Iterable[Any]:
 
 def check_decoded(observation: Observation, definition: TypeDefinition) -> None:
     """Check the rules between an envelope's fields. Raises ValidationError."""
-    _check_entity_of(observation.entity, f"{definition.name}/")
+    entity, prefix = check_name(observation.entity, "entity"), f"{definition.name}/"
+    if not entity.startswith(prefix) or entity == prefix:
+        check_entity(entity)
+        raise ValidationError("entity", f"an entity of type {definition.name}", entity)
     check_micros(observation.observed_at, "observed_at")
     _check_source(observation.source)
     low, end = PRIORITY_RANGE
@@ -239,17 +241,6 @@ def check_decoded(observation: Observation, definition: TypeDefinition) -> None:
     if observation.subject != "":
         check_name(observation.subject, "subject")
     _check_kind(observation)
-
-
-def _check_entity_of(entity: str, prefix: str) -> None:
-    """Check the name of an entity. prefix: that of its type's entities."""
-    is_plain = type(entity) is str and entity.isascii() and entity.isprintable()
-    if is_plain and entity.startswith(prefix) and len(prefix) < len(entity) <= NAME_BYTES_MAX:
-        return
-    check_name(entity, "entity")
-    if not entity.startswith(prefix) or entity == prefix:
-        check_entity(entity)
-        raise ValidationError("entity", f"an entity of type {prefix[:-1]}", entity)
 
 
 def _check_id_set(path: str, ids: tuple[bytes, ...]) -> None:

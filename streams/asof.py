@@ -107,7 +107,7 @@ def _entity_known_at(log: LogReader, type_fold: TypeFold, entity: str, cut: Cut)
 
 
 def _true(log: LogReader, type_fold: TypeFold, entity: str, cut: Cut, until: int) -> Entity:
-    # Two lists, and no object for each arrival: the garbage collector would search thousands of them again and again.
+    # Two lists, and no object kept for each arrival: the garbage collector would search thousands of them.
     offsets: list[int] = []
     qs: list[bytes] = []
     retracting: list[IndexedObservation] = []

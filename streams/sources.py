@@ -25,8 +25,6 @@ def micros_of(given: Time, path: str = "observed_at") -> int:
     Raises:
         ValidationError: It is not a time, or has no time zone.
     """
-    if type(given) is int:
-        return given
     if isinstance(given, str):
         return parse_time(given, path)
     if isinstance(given, dt.datetime):
