@@ -99,6 +99,7 @@ def test_what_is_shown_of_each_emitters_runs_is_the_snapshot(received: AgentLog)
         RANDOM.sub("ID", json.dumps(found, indent=1, sort_keys=True, ensure_ascii=False, default=_shown_value)) + "\n"
     )
     if os.environ.get("REFOLD_WRITE_SNAPSHOT"):
+        assert found.keys() == EMITTERS.keys(), f"{ADK_PYTHON} is missing: make .venv-adk/.installed"
         SNAPSHOT.write_text(text, encoding="utf-8")
     snapshot = json.loads(SNAPSHOT.read_text(encoding="utf-8"))
     assert json.loads(text) == {name: runs for name, runs in snapshot.items() if name in found}
