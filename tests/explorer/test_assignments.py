@@ -97,7 +97,7 @@ def canonical(*assignments: str) -> Any:
         ('inner={"at":0,"text":"x"}', {"at": 0, "text": "x"}, '{"at": "1970-01-01T00:00:00Z", "text": "x"}'),
         ('tags=["b","a"]', ["b", "a"], '["b", "a"]'),
         ('events=[{"at":1000000}]', [{"at": 1000000}], '[{"at": "1970-01-01T00:00:01Z"}]'),
-        ('settings={"a":1,"b":null}', {"a": "1", "b": None}, '{"a": "1", "b": null}'),
+        ('settings={"a":1,"b":null}', {"a": "1", "b": None}, '{"a": 1, "b": null}'),
         ("limits.a=5", {"a": 5}, '{"a": 5}'),
         ("limits.a=null", {"a": None}, '{"a": null}'),
         ("names.a=null", {"a": "null"}, '{"a": "null"}'),

@@ -166,6 +166,7 @@ def test_why_reaches_the_first_cause(ids: list[str], ask: Ask) -> None:
     assert (chain[3]["entity"], chain[3]["kind"], chain[3]["source"]["tool"]) == (CONFIG, "assert", "deploy")
     text = ask("why", "document/a.b.fields.n")
     assert all(each["observation"] in text for each in chain)
+    assert '  fields = {"kind": "x", "n": 1}\n' in text
     assert "is not in this log" in text
     assert text.rstrip().endswith("4 observations, 2 steps back")
 

@@ -61,7 +61,7 @@ class ThreadWriter:
         cleared = []
         if not key.namespace:
             patch |= {"checkpoint": key.checkpoint, **new.fields}
-            if index.waits_at not in ("", key.checkpoint):
+            if index.is_past_interrupt(key.checkpoint):
                 cleared.append("interrupts")
             if new.shown is not None:
                 head = self._reader.checkpoint(key._replace(checkpoint=index.head)) if index.head else parent
@@ -100,8 +100,11 @@ class ThreadWriter:
             shown: The readable values by task. Empty if no readable values are stored: then only the fact that the
                 thread waits is recorded.
         """
-        entry = {"interrupt": key.checkpoint}
-        self._enter(key.thread, self._reader.thread(key.thread), entry, {"interrupts": shown} if shown else {})
+        index = self._reader.thread(key.thread)
+        # An answered interrupt is cleared here if its successor comes before the checkpoint that would clear it.
+        cleared = ("interrupts",) if index.is_past_interrupt(key.checkpoint) else ()
+        patch = {"interrupts": shown} if shown else {}
+        self._enter(key.thread, index, {"interrupt": key.checkpoint}, patch, cleared=cleared)
 
     def copy(self, source: str, target: str, keys: Sequence[CheckpointKey], hidden: Collection[CheckpointKey],
              shown: Mapping[str, Any] | None) -> None:  # fmt: skip

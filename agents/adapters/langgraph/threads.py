@@ -60,9 +60,9 @@ class ListedCheckpoint(NamedTuple):
 class ThreadIndex:
     """Which checkpoints a thread has, by namespace and id. `take` updates it.
 
-    waits_at: the checkpoint of the root namespace at which the thread was interrupted; the interrupt may be recorded
-    before the checkpoint. head: the checkpoint put last in the root namespace. removed: checkpoints that were removed
-    and not put again.
+    waits_at: the checkpoint of the root namespace at which the thread was interrupted. The interrupt may be recorded
+    before that checkpoint, and before earlier ones: LangGraph puts checkpoints and writes in different threads. head:
+    the checkpoint put last in the root namespace. removed: checkpoints that were removed and not put again.
     """
 
     offset: int = 0
@@ -91,7 +91,8 @@ class ThreadIndex:
             self.is_deleted = False
             if not listed.namespace:
                 self.head = listed.checkpoint
-                self.waits_at = self.waits_at if self.waits_at == self.head else ""
+                if self.is_past_interrupt(self.head):
+                    self.waits_at = ""
         for each in entry.get("remove", ()):
             self.listed.pop((each[0], each[1]), None)
             self.removed.add((each[0], each[1]))
@@ -101,6 +102,11 @@ class ThreadIndex:
     def has_any(self) -> bool:
         """Whether there is anything to delete."""
         return bool(self.listed or self.removed) and not self.is_deleted
+
+    def is_past_interrupt(self, checkpoint: str) -> bool:
+        """Return whether a checkpoint of the root namespace is later than the one at which the thread waits. Ids grow
+        with time. False if the thread does not wait."""
+        return self.waits_at != "" and checkpoint > self.waits_at
 
     def run_of(self, key: CheckpointKey) -> str:
         """Return the run that made a listed checkpoint; empty if it is not known."""

@@ -71,9 +71,12 @@ def text_of(value: Any) -> str:
     return printable(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False))
 
 
-def text_converter(node: Node) -> Convert:
-    """Return the converter from a value's JSON form to text for people."""
-    plain = _plain(value_of(node))
+def text_converter(node: Node, *, is_member: bool = False) -> Convert:
+    """Return the converter from a value's JSON form to text for people.
+
+    is_member: The value is a member of a list, a map or a record, which is written as JSON as a whole.
+    """
+    plain = _plain(value_of(node), is_member=is_member)
 
     def convert(value: Any) -> Any:
         if isinstance(value, dict) and len(value) == 1:
@@ -97,26 +100,26 @@ def _damage_prefix(inner: dict[str, Any]) -> str:
     return "damaged, was " if inner.get("damaged") else ""
 
 
-def _plain(node: dict[str, Any]) -> Convert:
+def _plain(node: dict[str, Any], *, is_member: bool) -> Convert:
     kind, logical = node["type"], node.get("logicalType")
+    if logical == JSON:
+        # Text of a JSON value is quoted, so that "50" and 50 differ.
+        return lambda value: value if is_member else json.dumps(value, ensure_ascii=False)
     if logical is not None:
         return _logical(logical)
     if kind == "array":
-        item = text_converter(node["items"])
+        item = text_converter(node["items"], is_member=True)
         return lambda value: [item(each) for each in value]
     if kind == "map":
-        entry = text_converter(node["values"])
+        entry = text_converter(node["values"], is_member=True)
         return lambda value: {key: entry(each) for key, each in value.items()}
     if kind == "record":
-        fields = {first_name(field): text_converter(field["type"]) for field in node["fields"]}
+        fields = {first_name(field): text_converter(field["type"], is_member=True) for field in node["fields"]}
         return lambda value: {key: fields[key](each) if key in fields else each for key, each in value.items()}
     return lambda value: value
 
 
 def _logical(logical: str) -> Convert:
-    if logical == JSON:
-        # Text inside a JSON value is quoted, so that "50" and 50 differ.
-        return lambda value: json.dumps(value, ensure_ascii=False)
     unit = 1000 if logical.endswith("millis") else 1
     if logical.startswith("local-"):
         return lambda value: moment(value * unit).removesuffix("Z")

@@ -7,6 +7,7 @@ import operator
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any, TypedDict
@@ -19,6 +20,7 @@ from langgraph.channels import DeltaChannel
 from langgraph.checkpoint.base import empty_checkpoint
 from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
+from langgraph.checkpoint.serde.types import INTERRUPT
 from langgraph.graph import START, StateGraph
 from langgraph.graph.message import add_messages
 from langgraph.graph.state import CompiledStateGraph
@@ -153,6 +155,45 @@ def test_interrupt_stays_in_the_log_until_answered(url: str) -> None:
         assert [each.value for each in graph.get_state(on("t")).interrupts] == [{"to": "ann"}]
         assert graph.invoke(Command(resume="yes"), on("t"))["answers"] == ["yes"]
         assert "interrupts" not in saver.log.state("langgraph_thread/t").fields
+
+
+class SlowPuts(RefoldSaver):
+    """Puts no checkpoint before an interrupt is recorded. LangGraph puts checkpoints in a thread, in their order, and
+    writes of tasks in others: so may any graph whose step takes less time than a put."""
+
+    recorded = threading.Event()
+
+    def put(self, *args: Any) -> RunnableConfig:
+        assert self.recorded.wait(60)
+        return super().put(*args)
+
+    def put_writes(
+        self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""
+    ) -> None:
+        super().put_writes(config, writes, task_id, task_path)
+        if any(channel == INTERRUPT for channel, _ in writes):
+            self.recorded.set()
+
+
+def test_interrupts_recorded_before_their_checkpoints_are_those_that_the_graph_waits_for(url: str) -> None:
+    def waits(log: refold.Log) -> list[Any]:
+        shown = log.state("langgraph_thread/t").fields.get("interrupts", {})
+        return [each["value"] for one in shown.values() for each in one]
+
+    graph = StateGraph(Asked)
+    graph.add_node("first", lambda state: {"answers": [interrupt("first?")]})
+    graph.add_node("second", lambda state: {"answers": [interrupt("second?")]})
+    graph.add_edge(START, "first")
+    graph.add_edge("first", "second")
+    with SlowPuts(url) as saver:
+        compiled: Compiled = graph.compile(checkpointer=saver)
+        compiled.invoke({"name": "ann"}, on("t"))
+        assert waits(saver.log) == ["first?"]
+        saver.recorded.clear()
+        compiled.invoke(Command(resume="yes"), on("t"))
+        assert waits(saver.log) == ["second?"]
+        assert compiled.invoke(Command(resume="no"), on("t"))["answers"] == ["yes", "no"]
+        assert waits(saver.log) == []
 
 
 def test_subgraphs_have_their_own_checkpoints(saver: RefoldSaver) -> None:
