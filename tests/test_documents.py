@@ -25,10 +25,10 @@ def _path(page: Path) -> str:
 
 
 # tests/explorer/test_incident.py, tests/sinks/test_sinks_page.py, tests/test_recipes.py, and in tests/agents/adapters/
-# otlp/test_receive.py, openai_agents/test_guide.py, claude_agent_sdk/test_guide.py and test_workflow_engines.py follow
-# these, and look at what came of it.
+# otlp/test_receive.py, langgraph/test_guide.py, openai_agents/test_guide.py, claude_agent_sdk/test_guide.py and
+# test_workflow_engines.py follow these, and look at what came of it.
 ELSEWHERE = (
-    "INCIDENT.md", "SINKS.md", "claude-agent-sdk.md", "openai-agents.md", "opentelemetry.md",
+    "INCIDENT.md", "SINKS.md", "claude-agent-sdk.md", "langgraph-threads.md", "openai-agents.md", "opentelemetry.md",
     "workflow-engines.md", *(page.name for page in RECIPES),
 )  # fmt: skip
 
