@@ -97,7 +97,11 @@ class LoopbackServer:
         self._is_up.wait(_STARTING_S)
         if not self.url:
             number = getattr(self._problem, "errno", None)
-            raise InputError(f"cannot listen on {host}:{port}: {os.strerror(number) if number else self._problem}")
+            why = os.strerror(number) if number else self._problem
+            raise InputError(
+                f"cannot listen on {host}:{port}: {why}; "
+                "name another address with --listen, or port 0 for any free port"
+            )
 
     def close(self) -> None:
         """Accept no more requests, and cut off those in progress."""

@@ -359,10 +359,16 @@ def usage_of_rows(
         if row.steps <= left:
             left -= row.steps
             chosen.append(f"run/{row.run}")
-    views = log.states(chosen, cut)
-    runs = [Fields(views[name], vault) for name in chosen]
-    steps = _steps(log, vault, runs, cut)
-    return {id_of(run): _usage_of(steps.get(run.entity, NO_PARTS).parts) for run in runs}
+    return usage_by_run(log, vault, chosen, cut)
+
+
+def usage_by_run(log: Log, vault: ValueCipher, runs: Sequence[str], cut: Cut) -> dict[str, UsageSum | None]:
+    """Return what the model calls of runs used, by the run's id, as the fields of their own steps have it. runs: their
+    entities."""
+    views = log.states(runs, cut)
+    found = [Fields(views[name], vault) for name in runs]
+    steps = _steps(log, vault, found, cut)
+    return {id_of(run): _usage_of(steps.get(run.entity, NO_PARTS).parts) for run in found}
 
 
 def _usage_of(steps: Iterable[Fields]) -> UsageSum | None:

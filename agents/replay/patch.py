@@ -130,6 +130,19 @@ def unused_results(results: Iterable[str], child: Iterable[Step]) -> list[str]:
     return unused
 
 
+def added_paths(before: Plain, paths: Iterable[str]) -> list[str]:
+    """Return the paths at which an object of a state has no value. A path into what another path adds is left out."""
+    added = []
+    for path in paths:
+        try:
+            inside, last = _container_of(before, path)
+        except InputError:
+            continue
+        if isinstance(inside, dict) and last not in inside:
+            added.append(path)
+    return added
+
+
 def patch_of(
     before: Plain,
     *,

@@ -55,7 +55,7 @@ class NetworkDenied(Departure):
         self.site = site
         super().__init__(
             f"under replay the code tried to {what}, at {site}: what it gets there is not recorded. Make the call "
-            "through run.model(...), or in a tool (@refold.tool), which is answered from the recording"
+            "through run.client(...) or run.model(...), or in a tool (@refold.tool): the recording answers those"
         )
 
 

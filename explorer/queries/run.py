@@ -13,13 +13,15 @@ from refold.agents.journal.record import Recording
 from refold.agents.knew import Knowledge, KnownEntity, ReceivedAnswer
 from refold.agents.log import AgentLog
 from refold.agents.recordings.fields import Fields
+from refold.agents.recordings.find import usage_by_run
 from refold.agents.recordings.load import own_steps, step_count
+from refold.agents.usage.of_runs import UsageSum, summed, usage_of_run
 from refold.avro.errors import NotAnswerable
 from refold.avro.times import time_text
 from refold.explorer.queries.open_runs import UnendedRun, open_run
 from refold.explorer.queries.query import arguments_of
 from refold.explorer.queries.run_names import known_run, recorded_step
-from refold.explorer.queries.run_shapes import failure_json, run_json, step_json
+from refold.explorer.queries.run_shapes import failure_json, run_json, step_json, usage_json
 from refold.explorer.queries.shapes import holder_json, point_json
 from refold.streams.cut import Cut
 from refold.streams.view import EntityView
@@ -160,7 +162,8 @@ class RunQuery:
             recording = log.recording(run, cut)
         except NotAnswerable as error:
             return clear_json(log, run, cut, error)
-        return whole_json(recording, known=known_of(log, recording, cut, is_now=self.at is None))
+        known = known_of(log, recording, cut, is_now=self.at is None)
+        return whole_json(recording, usage_of(log, recording, cut), known=known)
 
 
 def known_of(log: AgentLog, run: Recording, cut: Cut, *, is_now: bool) -> UnendedRun | None:
@@ -168,18 +171,30 @@ def known_of(log: AgentLog, run: Recording, cut: Cut, *, is_now: bool) -> Unende
     return None if run.outcome or run.ended_at else open_run(log, run.run, len(run.steps), cut, is_now=is_now)
 
 
+def usage_of(log: AgentLog, run: Recording, cut: Cut) -> UsageSum | None:
+    """Return what the run's model calls used; None if none reports it.
+
+    A run that was imported or received has no calls in its recording: there it is in the fields of its steps.
+    """
+    if run.has_code:
+        return summed(usage_of_run(run))
+    return usage_by_run(log, log.vault, [f"run/{run.run}"], cut)[run.run]
+
+
 def whole_json(
-    run: Recording, chain: dict[str, Any] | None = None, known: UnendedRun | None = None
+    run: Recording, usage: UsageSum | None, chain: dict[str, Any] | None = None, known: UnendedRun | None = None
 ) -> dict[str, Any]:  # fmt: skip
     """Return a run with its steps.
 
     Args:
         run: The run.
+        usage: What its model calls used.
         chain: The result of checking its hashes; None: they were not checked.
         known: Of a run that has not ended.
     """
     layers = [step_json(step, has_code=run.has_code) for step in run.steps]
-    return {**run_json(run), "chain": chain, "layers": layers, **({} if known is None else {"open": known.json()})}
+    head = {**run_json(run), "usage": usage_json(usage)}
+    return {**head, "chain": chain, "layers": layers, **({} if known is None else {"open": known.json()})}
 
 
 @dataclass(frozen=True, slots=True)

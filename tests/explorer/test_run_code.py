@@ -149,6 +149,14 @@ def test_unused_patched_result_is_reported(incident: str, ask: Ask) -> None:
     assert "--tool-result 4/payments.refnd changed nothing: that step made no such call" in text
 
 
+def test_path_that_a_fork_adds_to_the_state_is_reported(incident: str, ask: Ask) -> None:
+    text = ask(
+        "run", "fork", incident, "--at", 3, "--set", "note={}", "--set", "note.by=ann", "--set", "cents=1999", status=1
+    )
+    assert "--set note added a value: the state had none at this path" in text
+    assert text.count("added a value") == 1
+
+
 def test_fork_may_prompt(incident: str, ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
     answers = iter(['{"refund": "r-9"}', "null"])
     monkeypatch.setattr("click.prompt", lambda *given, **named: next(answers))

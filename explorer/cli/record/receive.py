@@ -77,7 +77,8 @@ def receive(target: LogTarget, listen: str, listen_grpc: str | None, metrics_por
                     from refold.agents.adapters.otlp.metrics import ReceiverMetrics
                 metrics = ReceiverMetrics(log_label(resolved_url(target.url)), counts.now)
                 serving.enter_context(serving_metrics(metrics_port, metrics.page, "the receiver's"))
-            click.echo(f"refold receive: {started.url}/v1/traces{over_grpc}; Ctrl-C ends it")
+            log = resolved_url(target.url).partition("?")[0]
+            click.echo(f"refold receive: {started.url}/v1/traces{over_grpc}, into {log}; Ctrl-C ends it")
             wait_for(stop)
     click.echo(f"refold: {counted(sum(counts.now().recorded.values()), 'item')} received", err=True)
     return 0

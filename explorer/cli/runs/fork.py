@@ -10,11 +10,12 @@ import click
 from msgspec import UNSET
 
 from refold.agents.journal.record import Call, RecordedRequest
+from refold.agents.journal.self_replay import state_at
 from refold.agents.log import AgentLog
 from refold.agents.recorder.answers import CallSite as Where
 from refold.agents.recorder.answers import Departure
 from refold.agents.replay.forked import ForkPolicy
-from refold.agents.replay.patch import unused_results
+from refold.agents.replay.patch import added_paths, unused_results
 from refold.agents.replay.unrecorded import Unrecorded
 from refold.avro.errors import InputError
 from refold.explorer.cli.options import as_json, on_log, run_argument
@@ -105,6 +106,7 @@ def fork(
             "at": at, "state": state or None, "drop": drop, "input": UNSET if given is None else plain_value(given),
             "results": answers or None, "arguments": named or None, "redact": redactor_for(redact),
         }  # fmt: skip
+        added = added_paths(state_at(log.recording(parent), at), state) if state else []
         error: Exception | None
         if confined:
             child = child or uuid4().hex
@@ -119,8 +121,12 @@ def fork(
             error = driven(run, agent)
         recording = log.recording(child)
         status = print_end(screen, recording, at, error, as_json=as_json)
-        for key in unused_results(answers, recording.steps):
-            note = f"--tool-result {key} changed nothing: that step made no such call"
+        notes = [f"--set {path} added a value: the state had none at this path" for path in added]
+        notes += [
+            f"--tool-result {key} changed nothing: that step made no such call"
+            for key in unused_results(answers, recording.steps)
+        ]
+        for note in notes:
             if as_json:
                 click.echo(f"refold: {note}", err=True)
             else:

@@ -9,7 +9,7 @@ import click
 from refold.agents.journal.record import Recording, Step
 from refold.agents.journal.self_replay import ChainCheck, checked_chain
 from refold.agents.recordings.same_turns import other_records
-from refold.agents.usage.of_runs import summed, usage_of_run
+from refold.agents.usage.of_runs import UsageSum
 from refold.avro.errors import NotAnswerable
 from refold.explorer.cli.options import WHEN, as_json, at, on_log, run_argument
 from refold.explorer.cli.output.fitting import TableColumn
@@ -19,7 +19,7 @@ from refold.explorer.cli.runs.lines import LABEL_WIDTH, Lines, decision_text, he
 from refold.explorer.cli.runs.runs import took
 from refold.explorer.queries.log_target import LogTarget
 from refold.explorer.queries.open_runs import UnendedRun
-from refold.explorer.queries.run import clear_json, known_of, steps_json, whole_json
+from refold.explorer.queries.run import clear_json, known_of, steps_json, usage_of, whole_json
 from refold.explorer.queries.run_names import known_run, recorded_step
 from refold.explorer.queries.run_shapes import status_of, usage_text
 from refold.streams.point import Point
@@ -68,14 +68,15 @@ def show(target: LogTarget, run_id: str, at: str | None, verify: bool, as_json: 
             return _show_clear(screen, point, clear_json(log, run_id, point.cut, error), as_json)
         others = other_records(log, run_id, point.cut)
         known = known_of(log, run, point.cut, is_now=at is None)
+        usage = usage_of(log, run, point.cut)
     check = checked_chain(run) if verify else None
     status = 0 if check is None or check.is_whole else 1
     if as_json:
         chain = None if check is None else {"ok": check.is_whole, "broken": check.broken}
-        screen.json(whole_json(run, chain, known))
+        screen.json(whole_json(run, usage, chain, known))
         return status
     screen.point(point)
-    for line in _head(run, Lines(), known):
+    for line in _head(run, Lines(), known, usage):
         screen.say(line)
     if others.same:
         screen.say(f"  same as   run {others.same}, which has all of its turns")
@@ -140,7 +141,7 @@ def _show_clear(screen: Screen, point: Point, found: dict[str, Any], as_json: bo
     return 0
 
 
-def _head(run: Recording, lines: Lines, known: UnendedRun | None) -> list[str]:
+def _head(run: Recording, lines: Lines, known: UnendedRun | None, usage: UsageSum | None) -> list[str]:
     version = f" {run.version}" if run.version else ""
     said = [f"run {run.run} of {run.agent or 'an agent'}{version}" + (f": {run.title}" if run.title else "")]
     outcome = run.outcome or ("unknown" if known is None else known.outcome)
@@ -161,15 +162,14 @@ def _head(run: Recording, lines: Lines, known: UnendedRun | None) -> list[str]:
         said.append("  flagged   kept longer")
     said += [f"  {name:<10}{lines.value(value)}" for name, value in (("input", run.input), ("output", run.output))
              if value is not None]  # fmt: skip
-    said += _usage(run)
+    said += _usage_lines(usage)
     said += [f"  hash      {run.hash}"] if run.hash else []
     said += [f"  {'runs' if not number else '':<10}{line}" for number, line in enumerate(tree_of(run))]
     return said
 
 
-def _usage(run: Recording) -> list[str]:
-    """Return the usage of the run's model calls, and of each model if there are several."""
-    usage = summed(usage_of_run(run))
+def _usage_lines(usage: UsageSum | None) -> list[str]:
+    """Return the usage of a run's model calls, and of each model if there are several."""
     if usage is None:
         return []
     by_model = usage.by_model if len(usage.by_model) > 1 else {}

@@ -8,6 +8,7 @@ import http.client
 import json
 import os
 import random
+import socket
 import subprocess
 import threading
 import time
@@ -421,14 +422,16 @@ def test_guide_commands_work(tmp_path: Path) -> None:
     page = ROOT / "docs" / "guides" / "opentelemetry.md"
     python = linked(tmp_path / "reader", requirements(page))
     blocks = BLOCK.findall(page.read_text(encoding="utf-8"))
-    assert [language for language, _ in blocks] == ["sh", "python", "sh", "text"]
+    assert [language for language, _ in blocks] == ["sh", "text", "python", "sh", "text"]
     assert blocks[0][1].splitlines()[1:] == ["refold receive"]
-    (tmp_path / "agent.py").write_text(blocks[1][1])
+    (tmp_path / "agent.py").write_text(blocks[2][1])
     log = f"file:{tmp_path / '.refold'}"
     refold_there = [str(python), "-P", "-m", "refold.explorer.cli.main"]
     receiving = Receiving(log, "--metrics-port", "0", command=refold_there)
     try:
-        [first, *commands] = blocks[2][1].splitlines()
+        said = receiving.said.replace(log, "file:.refold").replace(receiving.url, "http://127.0.0.1:4318")
+        assert said == blocks[1][1]
+        [first, *commands] = blocks[3][1].splitlines()
         assert first == "python agent.py"
         done = subprocess.run(
             [str(python), "-P", "agent.py"], cwd=tmp_path, capture_output=True, text=True, check=False,
@@ -444,11 +447,18 @@ def test_guide_commands_work(tmp_path: Path) -> None:
             printed.append(found.stdout)
     finally:
         receiving.end()
-    assert is_as_shown(blocks[3][1], "".join(printed), receiving.url), printed
+    assert is_as_shown(blocks[4][1], "".join(printed), receiving.url), printed
     assert all("desk-agent" in each for each in printed[1:])
+    [run] = [line.split()[0] for line in printed[-1].splitlines() if "desk-agent" in line]
+    assert "tokens read" in refold_command("run", "show", run, log=log).out
+    assert refold_command("run", "show", run, "--json", log=log).json["usage"]["models"][0]["model"] == "test"
 
 
 def test_unusable_options_are_refused_at_start(tmp_path: Path) -> None:
     url = f"file:{tmp_path / 'log'}"
     assert "only addresses on loopback" in refold_command("receive", "--listen", "0.0.0.0:0", log=url).refused()
     assert "write it HOST:PORT" in refold_command("receive", "--listen", "here", log=url).refused()
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        address = f"127.0.0.1:{other.getsockname()[1]}"
+        in_use = refold_command("receive", "--listen", address, log=url).refused()
+        assert f"{address}: Address already in use; name another address with --listen" in in_use
