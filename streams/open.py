@@ -183,6 +183,23 @@ def log_exists(url: str | None = None, timeout_s: float = OWNER_TIMEOUT_S) -> bo
     return kafka_log_exists(parse_url(resolved_url(url)), timeout_s=timeout_s)
 
 
+def require_openable(url: str | None = None) -> None:
+    """Check a URL for what no later attempt can change, without opening anything.
+
+    Raises:
+        InputError: It is not a log's URL, or Kafka's client is not installed.
+    """
+    if not is_kafka(url):
+        _place(url)
+        return
+    try:
+        from refold.streams.log.kafka.topics import kafka_log_exists  # noqa: F401  # for the client that it imports
+        from refold.streams.log.kafka.url import parse_url
+    except ModuleNotFoundError as error:
+        raise _without_kafka(url, error) from error
+    parse_url(resolved_url(url))
+
+
 def file_path(url: str | None = None) -> Path:
     """Return the folder of a `file:` log, whether it exists or not.
 

@@ -69,6 +69,9 @@ class RefoldTracingProcessor(TracingProcessor):
                 before you close that.
             redact: Decides which parts of a JSON tree may be written, as for `log.run` (docs/REDACTION.md).
             queue_bytes_max: How many bytes of spans are held while the log cannot be written.
+
+        Raises:
+            InputError: The URL is not a log's, or Kafka's client is not installed.
         """
         self._writer = TraceWriter(log, redact, queue_bytes_max)
         self._process = os.getpid()

@@ -3,7 +3,8 @@
 1. A span belongs to the turn that it is in, else to the agent that it is in, else to the trace. Turns and agents own
    what is directly in them; a nested agent's turns are its own.
 2. When a turn ends, what it owns is one step. Its calls are in the order in which they began: model spans, functions,
-   lists of MCP tools; a handoff and a guardrail are decisions. Every other span is kept in the step's result.
+   lists of MCP tools; a handoff and a guardrail are decisions. Every other span is kept in the step's result. When it
+   began and ended are two readings of the clock among the calls: in the result, no two traces would compare as equal.
 3. What an agent owns outside of turns becomes a step when the agent ends. If the SDK makes no turns
    (`include_task_and_turn_spans`), each model span begins another step.
 4. What belongs to the trace becomes a step when the trace has ended and all of its spans have.
@@ -33,6 +34,7 @@ from refold.agents.adapters.openai_agents.spans import (
 from refold.agents.journal.record import Failure, Outcome, Plain
 
 _PLACES = ("agent", "turn", "task", "function")
+_TIMED_BY_CALLS = (*MODEL_KINDS, "function", "mcp_tools", "handoff", "guardrail")
 
 
 class TracedCall(NamedTuple):
@@ -176,7 +178,7 @@ class TraceSteps:
         models = [each for each in spans if each.key.kind in MODEL_KINDS]
         failure = ended.failure if ended is not None and place.kind == "turn" else None
         failure = failure or (models[-1].failure if models else None)
-        calls = tuple(call for each in spans if (call := self._call(each, place)) is not None)
+        calls = tuple(call for each in spans for call in self._calls(each))
         shown = spans if ended is None else [*spans, ended]
         result = {
             "agent": place.name, "within": [f"{each.kind} {each.name}" for each in self._enclosing_spans(place)],
@@ -186,7 +188,12 @@ class TraceSteps:
         ended_at = max(each.ended_at for each in shown)
         return [TracedStep(self._count, place.name, calls, result, failure, started_at, ended_at)]
 
-    def _call(self, span: EndedSpan, place: SpanKey) -> TracedCall | None:
+    def _calls(self, span: EndedSpan) -> list[TracedCall]:
+        if span.key.kind in _TIMED_BY_CALLS:
+            return [self._call(span)]
+        return [TracedCall("now", "", None, at, None, at, at) for at in (span.started_at, span.ended_at)]
+
+    def _call(self, span: EndedSpan) -> TracedCall:
         members, kind = span.members, span.key.kind
         request: Plain
         answer: Plain = None
@@ -204,11 +211,9 @@ class TraceSteps:
             return self._traced_call("tool", "mcp:tools/list", request, members.get("result"), span)
         if kind == "handoff":
             request = {"choice": f"handoff to {members.get('to_agent')}", "why": "", "options": None}
-        elif kind == "guardrail":
+        else:
             verdict = "stopped it" if members.get("triggered") else "let it pass"
             request = {"choice": f"guardrail {span.key.name} {verdict}", "why": "", "options": None}
-        else:
-            return None
         return TracedCall("decide", "", request, None, span.failure, span.started_at, span.ended_at)
 
     def _traced_call(self, kind: str, name: str, request: Plain, answer: Plain, span: EndedSpan) -> TracedCall:
@@ -231,7 +236,4 @@ def _arguments(given: Any) -> Plain:
 
 def _span_json(span: EndedSpan) -> Plain:
     failure = {} if span.failure is None else {"error": span.failure.message}
-    return {
-        "type": span.key.kind, "id": span.key.id, **span.members, "started_at": span.started_at,
-        "ended_at": span.ended_at, **failure,
-    }  # fmt: skip
+    return {"type": span.key.kind, **span.members, **failure}

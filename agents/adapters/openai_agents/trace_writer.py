@@ -19,6 +19,7 @@ from refold.agents.recorder.plain import decoded
 from refold.agents.redaction.redactor import Redact
 from refold.avro.errors import RefoldError, StorageError
 from refold.streams.deadline import Deadline
+from refold.streams.open import require_openable
 
 RETRY_S = 0.2
 RETRY_MAX_S = 10.0
@@ -89,6 +90,8 @@ class TraceWriter:
         """As RefoldTracingProcessor."""
         self._given = log if isinstance(log, AgentLog) else None
         self._url = None if log is None or isinstance(log, AgentLog) else os.fspath(log)
+        if self._given is None:
+            require_openable(self._url)
         self._redact = redact
         self._bytes_max = queue_bytes_max
         self._events: queue.SimpleQueue[_Event] = queue.SimpleQueue()
@@ -144,7 +147,7 @@ class TraceWriter:
         """Write what is queued, end the open traces, and end the thread; what is left after the time is lost."""
         self._deadline = Deadline(timeout_s)
         if not self._ask(timeout_s, is_last=True):
-            logger.error("what is not recorded of traces may be lost: the log was not written in %g s", timeout_s)
+            logger.error("the newest traces may be lost: the log was not written within %g s", timeout_s)
         elif self._thread is not None:
             self._thread.join()
 
@@ -298,7 +301,11 @@ class TraceWriter:
                 return self._drop(runs, error)
         elif not self._is_down:
             self._is_down = True
-            logger.warning("traces are not recorded now, and will be: %s", error, exc_info=not _is_refold_error(error))
+            logger.warning(
+                "traces are held in memory until the log can be written: %s",
+                error,
+                exc_info=not _is_refold_error(error),
+            )
         if is_away:
             self._close_own_log()
         return False

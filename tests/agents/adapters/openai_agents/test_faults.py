@@ -20,6 +20,7 @@ from refold.agents.adapters.openai_agents import trace_writer
 from refold.agents.adapters.openai_agents.trace_runs import GAP
 from refold.agents.journal.chain import broken
 from refold.avro.errors import StorageError, ValidationError
+from refold.errors import InputError
 from refold.openai_agents import RefoldTracingProcessor
 from refold_tests.brokers import SharedKafka
 from refold_tests.child import Child
@@ -100,19 +101,25 @@ def test_killed_process_keeps_its_flushed_traces(
         check(url, durable)
 
 
+@pytest.mark.parametrize("url", ["refold-log", "file:", "kafka://127.0.0.1"], ids=["no scheme", "no path", "no prefix"])
+def test_url_that_no_log_can_have_is_refused_at_once(url: str) -> None:
+    with pytest.raises(InputError, match=r"; give (file:PATH|the prefix of its topics), such as"):
+        RefoldTracingProcessor(url)
+
+
 def test_log_that_cannot_be_opened_yet_is_retried(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     folder = tmp_path / "folder"
     folder.write_text("no folder")
     processor = RefoldTracingProcessor(f"file:{folder / 'log'}")
     with processing(processor), caplog.at_level(logging.WARNING, "refold.openai_agents"):
         one_trace("trace_early", turns=3)
-        while "not recorded now" not in caplog.text:
+        while "held in memory" not in caplog.text:
             time.sleep(0.01)
         folder.unlink()
         one_trace("trace_later")
         processor.force_flush()
     processor.shutdown(60)
-    assert caplog.text.count("not recorded now") == 1
+    assert caplog.text.count("held in memory") == 1
     assert "recorded again" in caplog.text
     with refold.open(f"file:{folder / 'log'}") as log:
         assert [row.run for row in log.runs()] == ["trace_later", "trace_early"]

@@ -238,6 +238,25 @@ def test_span_that_ends_after_its_trace_belongs_to_its_run(shared: AgentLog, pro
     assert shared.recording("trace_late.2").steps[0].result["spans"][0]["name"] == "another"
 
 
+def test_two_traces_of_the_same_compare_as_equal(
+    server: ModelServer, shared: AgentLog, processor: RefoldTracingProcessor
+) -> None:
+    """Ids of spans and times differ in every trace."""
+    before = known(shared)
+    for _ in range(2):
+        with agents.trace("clean and ask"):
+            with agents.custom_span("cleanup", {"files": 3}):
+                pass
+            assert ask(server) == DONE
+    processor.force_flush()
+    one, other = runs_of(shared, before)
+    assert one.run != other.run
+    assert shared.compare(one.run, other.run) is None
+    clock = [call.answer for step in one.steps for call in step.calls if call.asked.kind == "now"]
+    assert len(clock) == 2
+    assert one.started_at <= clock[0] <= clock[1] <= one.ended_at
+
+
 def test_each_model_call_is_a_step_when_there_are_no_turns(
     server: ModelServer, shared: AgentLog, processor: RefoldTracingProcessor
 ) -> None:
