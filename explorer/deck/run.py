@@ -148,7 +148,8 @@ class RunScreen(DeckScreen):
 
         def show(found: tuple[dict[str, Any], Query]) -> None:
             self._shown, knew = found
-            self.queries = [RunQuery(answer.run, str(cut)), knew, StepsQuery(answer.run, str(cut), number)]
+            asked = [knew] if self._shown["has_entity"] else []
+            self.queries = [RunQuery(answer.run, str(cut)), *asked, StepsQuery(answer.run, str(cut), number)]
             self._show_pane()
 
         self.answer_then(lambda log: step_at(log, recording, number, cut), show)

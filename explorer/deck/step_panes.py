@@ -98,6 +98,8 @@ def _model(shown: dict[str, Any], *, is_raw: bool) -> Iterator[Text]:
 def _read(shown: dict[str, Any]) -> Iterator[Text]:
     if shown["not_known"]:
         yield Text(visible(shown["not_known"]), "yellow")
+    elif not shown["has_entity"]:
+        yield Text("the spans of the run do not say what it read", DIM)
     elif not shown["reads"]:
         yield Text("the agent had read no entity by then", DIM)
     for each in shown["reads"]:

@@ -155,9 +155,12 @@ def step_shown(
     changed = differences(before, after)
     # An unfinished step has no end to ask for, so the state of the log at the cut is used.
     knew = knew or KnewQuery(run.agent, f"run:{run.run}#{step.number}" if step.is_committed else str(cut), run.run)
+    # A received run has spans, and its steps are made of them: they are no entities, and nothing says what they read.
+    has_entity = run.has_code or bool(log.states([f"step/{run.run}#{step.number}"], cut))
     reads, not_known = [], ""
     try:
-        reads = redact(knew.answer(log)["reads"])
+        if has_entity:
+            reads = redact(knew.answer(log)["reads"])
     except RefoldError as error:
         not_known = str(error)
     given: Any = redact(step_json(step, has_code=run.has_code))
@@ -178,6 +181,7 @@ def step_shown(
         "after": after,
         "context": messages,
         "observed": {} if step.attempts else redact(observed_of(log, run, [step], cut).get(step.number, {})),
+        "has_entity": has_entity,
         "reads": reads,
         "not_known": not_known,
     }, knew
@@ -190,6 +194,8 @@ def _calls(run: Recording, step: Step, given: dict[str, Any], redact: Redact) ->
     before = _asked_before(run, step, redact)
     for call, shown in zip(step.calls, given["calls"], strict=True):
         view = _call(shown, given["failure"])
+        if not run.has_code:  # every call is recorded, and none was served from another run
+            view["is_served"] = False
         if call.asked.kind == "model":
             view |= {"said_before": _in_common(before, view["exchange"]), "facts": model_facts(call)}
             before = view["exchange"] or before
@@ -255,6 +261,7 @@ def _call(call: dict[str, Any], failure: dict[str, Any] | None) -> dict[str, Any
     return {
         **call,
         "is_told": _is_shown_already(call["failure"], failure),
+        "is_served": call["source"] == "recorded",
         "said_before": 0,
         "facts": (),
         "exchange": asked(request) if is_model else None,

@@ -58,7 +58,8 @@ def run_page(view: PageView) -> bytes:
             raise InputError(f"run {run_id} has no step {number} at this cut: it has {len(run.steps)}")
         shown.append((f"step {number}", StepsQuery(run_id, str(cut), number)))
         shown_step, knew = step_at(view.log, run, number, cut)
-        shown.append((f"what it knew by step {number}", knew))
+        if shown_step["has_entity"]:
+            shown.append((f"what it knew by step {number}", knew))
     usage = summed(usage_of_run(run))
     drawn = timeline(run, view.get("scale"))
     fields = view.log.state(f"run/{run_id}", cut).fields
@@ -94,7 +95,9 @@ def _long_run_page(view: PageView, cut: Cut, long: LongRun, query: RunQuery) -> 
             "steps_list.html", "Steps", cut, shown, **{**given, "number": 0}, here=partial(view.address, part=None)
         )
     shown_step, knew = step_in_window(view.log, run, number, cut)
-    shown += [(f"step {number}", StepsQuery(run.run, str(cut), number)), (f"what it knew in step {number}", knew)]
+    shown.append((f"step {number}", StepsQuery(run.run, str(cut), number)))
+    if shown_step["has_entity"]:
+        shown.append((f"what it knew in step {number}", knew))
     fields = view.log.state(f"run/{run.run}", cut).fields
     return view.render(
         "run.html", run.title or f"Run {run.run}", cut, shown, is_live=not run.outcome, timeline=timeline(run, "step"),

@@ -1,4 +1,4 @@
-"""Runs of real models, imported from recorded conversations: the pages show every step of each."""
+"""Runs of real models, imported from recorded conversations or received as spans: the pages show every step of each."""
 
 from __future__ import annotations
 
@@ -10,8 +10,11 @@ from pathlib import Path
 import pytest
 
 import refold
+from refold.agents.adapters.otlp.requests import JSON, decode
 from refold.explorer.cli.main import run
 from refold_tests.explored import explored
+from refold_tests.otlp_requests import record
+from refold_tests.tree import ROOT
 
 pytestmark = pytest.mark.outside
 
@@ -50,3 +53,19 @@ def test_every_step_of_a_real_run_is_shown(
                     assert call.asked.name in page.text
                 for choice in (call.asked.request["choice"] for call in step.calls if call.asked.kind == "decide"):
                     assert " ".join(str(choice).split())[:80] in page.text
+
+
+def test_page_of_a_received_run_promises_nothing_that_spans_do_not_say(tmp_path: Path) -> None:
+    """Its steps are no entities, and what it read is not known."""
+    url = f"file:{tmp_path / 'log'}"
+    sample = ROOT / "tests" / "agents" / "samples" / "otlp_gen_ai.jsonl"
+    with refold.open(url) as log:
+        record(log, [span for line in sample.read_bytes().splitlines() for span in decode(line, JSON)[0]])
+        [run_id, *_] = [row.run for row in log.runs() if any(each.calls for each in log.recording(row.run).steps)]
+        steps = log.recording(run_id).steps
+    with explored(url) as pages:
+        for step in steps:
+            page = pages.get(f"/run/{run_id}?step={step.number}")
+            assert "The spans of the run do not say what it read." in page.text
+            for absent in ("⚠", "there is no", "the step as an entity", "refold knew", "served from a recording"):
+                assert absent not in page.text, page.text
