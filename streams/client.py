@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from threading import RLock
 from types import TracebackType
-from typing import Any, NamedTuple, Self, TypeVar, cast
+from typing import Any, Self, TypeVar, cast
 
 from refold.avro.blob import Blob
 from refold.avro.codec import reframed
@@ -41,22 +41,9 @@ from refold.streams.table.folds import Folds
 from refold.streams.verify.report import VerifyReport
 from refold.streams.verify.run import verify
 from refold.streams.view import EntityView, StateView
-from refold.streams.writer_types import WriterTypes
+from refold.streams.writer_types import EncodedObservation, WriterTypes
 
 F = TypeVar("F", bound=Callable[..., Any])
-
-
-class EncodedObservation(NamedTuple):
-    """An observation that was checked and encoded under a definition.
-
-    data: its framed bytes, with any wire id. blobs: the contents that it names, by their SHA-256.
-    """
-
-    entity: str
-    id: bytes
-    definition: TypeDefinition
-    data: bytes
-    blobs: Mapping[bytes, bytes]
 
 
 @dataclass(frozen=True, slots=True)
@@ -398,11 +385,17 @@ class Log:
         self._port.flush()
         return changes_from(self._port, cut, live=live, poll_s=poll_s)
 
-    def verify(self, progress: Progress = lambda more, total: None) -> VerifyReport:
-        """Fold the whole log again and compare the result with every table, index, change and content."""
+    def verify(self, progress: Progress = lambda more, total: None, *, parallel: bool | None = None) -> VerifyReport:
+        """Fold the whole log again and compare the result with every table, index, change and content.
+
+        Args:
+            progress: Called with the number of further records done, and the number of all records.
+            parallel: Whether to use child processes; None for whatever is faster. The report is the same.
+        """
         self._port.flush()
         with self._port.frozen(is_verified=True) as port:
-            return verify(port, Points(port, self._runtime.now_micros() // 1000).end(), progress)
+            end = Points(port, self._runtime.now_micros() // 1000).end()
+            return verify(port, end, progress, parallel=parallel)
 
     def snapshot(self, *, pin: bool = False) -> list[Epoch]:
         """Seal an epoch, from which rebuilds begin, of every partition that has records; return them, durable.

@@ -1,4 +1,4 @@
-"""The type versions by which a process writes observations.
+"""The type versions by which a process writes observations, and an observation that was encoded under one.
 
 A type's first valid observation registers it. A user's own file comes first, then the log's newest version, then the
 shipped one.
@@ -7,6 +7,7 @@ shipped one.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import NamedTuple
 
 from refold.avro.definition import TypeDefinition
 from refold.avro.envelope import check_entity
@@ -16,6 +17,19 @@ from refold.avro.registry import TypeVersion
 from refold.streams.log.port import LogPort
 
 _UNREGISTERED = -1
+
+
+class EncodedObservation(NamedTuple):
+    """An observation that was checked and encoded under a definition.
+
+    data: its framed bytes, with any wire id. blobs: the contents that it names, by their SHA-256.
+    """
+
+    entity: str
+    id: bytes
+    definition: TypeDefinition
+    data: bytes
+    blobs: Mapping[bytes, bytes]
 
 
 class WriterTypes:

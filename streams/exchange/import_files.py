@@ -15,13 +15,14 @@ from refold.avro.codec import ObservationCodec
 from refold.avro.definition import TypeDefinition
 from refold.avro.errors import InputError
 from refold.avro.json_line import check_keys
-from refold.streams.client import EncodedObservation, Log
+from refold.streams.client import Log
 from refold.streams.exchange.contents import needed
 from refold.streams.exchange.files import ExchangeFile, FileObservation
 from refold.streams.exchange.import_types import TypeCatalog
 from refold.streams.exchange.intake import Intake
 from refold.streams.exchange.json_lines import Progress
 from refold.streams.exchange.spool import BYTES_MAX, ObservationSpool
+from refold.streams.writer_types import EncodedObservation
 
 IsStored: TypeAlias = Callable[[bytes], bool]
 """Returns whether a log's store has a content, by its SHA-256."""

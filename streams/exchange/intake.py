@@ -16,10 +16,11 @@ from typing import TypeAlias
 from refold.avro.definition import TypeDefinition
 from refold.avro.observation import Kind, Link, Observation, Source, type_of
 from refold.reducers.cells import new_tuple
-from refold.streams.client import EncodedObservation, Log
+from refold.streams.client import Log
 from refold.streams.exchange.import_types import TypeCatalog
 from refold.streams.exchange.spool import ObservationSpool
 from refold.streams.log.port import LogPort
+from refold.streams.writer_types import EncodedObservation
 
 WINDOW = 20_000
 ALONE = 1_000_000

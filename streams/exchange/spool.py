@@ -17,7 +17,7 @@ import msgspec
 
 from refold.avro.definition import TypeDefinition
 from refold.reducers.cells import new_tuple
-from refold.streams.client import EncodedObservation
+from refold.streams.writer_types import EncodedObservation
 
 BATCH = 1000
 BATCH_BYTES = 8 << 20

@@ -199,12 +199,17 @@ def firsts(records: Iterable[Record]) -> Iterator[Record]:
 
 
 class RecordRows(Protocol):
-    """Compares indexes with the records of all partitions: see IndexCheck of streams/table/check.py."""
+    """Compares indexes with the records of partitions: see IndexCheck of streams/table/check.py."""
+
+    distinct: int
 
     def check(self, some: Sequence[Record], confirmation: Any) -> Iterator[Mismatch]:
         """Yield the mismatches of the next records."""
 
-    def end(self) -> Iterator[Mismatch]:
+    def checkpoints(self, partitions: Collection[int] | None = None) -> Iterator[Mismatch]:
+        """Yield the mismatches of the checkpoints of some partitions; None for all."""
+
+    def entries(self, distinct: int) -> Iterator[Mismatch]:
         """Yield the entries without a record."""
 
 

@@ -1,25 +1,16 @@
-"""The child process that rebuilds partitions for its parent (processes.py describes the protocol).
+"""The child process that rebuilds partitions for its parent (processes.py), by the protocol of streams/job_process.py.
 
-1. Take over standard input and output for the protocol; a user's reducer reads and prints elsewhere.
-2. Open the log to read. It has to reach the cut.
-3. Rebuild each requested partition, write its entities to the file, and report its counts.
-4. Leave an interrupt from the keyboard to the parent. When the input ends, the parent is done or gone: remove its
-   temporary folder and end at once, whatever is in progress.
+1. Open the log to read. It has to reach the cut.
+2. Rebuild each requested partition, write its entities to the file, and report its counts.
 """
 
 from __future__ import annotations
 
-import json
 import os
-import queue
-import shutil
-import signal
-from collections.abc import Callable, Mapping
-from threading import Thread
-from typing import IO, Any
 
-from refold.avro.errors import RefoldError, StorageError
+from refold.avro.errors import StorageError
 from refold.streams.cut import Cut
+from refold.streams.job_process import NextRequest, Send, Tree, serve
 from refold.streams.log.port import LogReader
 from refold.streams.open import open_port
 from refold.streams.partitioner import slots_of
@@ -30,42 +21,13 @@ from refold.streams.snapshots.hashing import RunningHashes
 from refold.streams.snapshots.spill import ChunkStore
 from refold.streams.table.folds import Folds
 
-Send = Callable[[Mapping[str, object]], None]
-
 
 def main() -> None:
     """Serve until the input ends."""
-    request, answers = _own_streams()
-
-    def send(tree: Mapping[str, object]) -> None:
-        answers.write(json.dumps(tree).encode() + b"\n")
-
-    lines: queue.SimpleQueue[Any] = queue.SimpleQueue()
-    setup = json.loads(request.readline())
-    Thread(target=_read_requests, args=(request, lines, setup["folder"]), daemon=True).start()
-    try:
-        _serve(setup, lines, send)
-    except RefoldError as error:
-        send({"failed": str(error)})
-        signal.pause()  # the other thread ends this process
+    serve(_rebuild)
 
 
-def _own_streams() -> tuple[IO[bytes], IO[bytes]]:
-    request, answers = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb", buffering=0)
-    nothing = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(nothing, 0)
-    os.dup2(2, 1)
-    return request, answers
-
-
-def _read_requests(request: IO[bytes], lines: queue.SimpleQueue[Any], folder: str) -> None:
-    for line in request:
-        lines.put(json.loads(line))
-    shutil.rmtree(folder, ignore_errors=True)
-    os._exit(0)
-
-
-def _serve(setup: Mapping[str, Any], lines: queue.SimpleQueue[Any], send: Send) -> None:
+def _rebuild(setup: Tree, next_request: NextRequest, send: Send) -> None:
     plan = plan_of_json(setup["plan"])
     cut = plan.cut
     log = open_port(setup["url"], read_only=True, config=setup["config"])
@@ -73,8 +35,7 @@ def _serve(setup: Mapping[str, Any], lines: queue.SimpleQueue[Any], send: Send) 
     folds = Folds(log.registry, cut.schemas)
     with os.fdopen(setup["file"], "wb") as file:
         while True:
-            request = lines.get()
-            partition = request["partition"]
+            partition = next_request()["partition"]
             known = RecordsToRead(cut.offsets[partition], lambda more, total: send({"read": more, "total": total}))
             store = ChunkStore(setup["memory_bytes"])
             with RunningHashes() as hashes:
@@ -111,5 +72,4 @@ def _require_reached(log: LogReader, cut: Cut) -> None:
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
     main()

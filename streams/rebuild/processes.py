@@ -2,33 +2,27 @@
 
 Python folds one partition at a time in a process, so a parallel rebuild uses several processes:
 
-1. Make a temporary folder for the children, and start them: separate interpreters (streams/child_process.py) that run
-   streams/rebuild/child.py.
-2. Send each, as JSON lines on its standard input, the plan and then one partition after another: the next one when
-   it has answered. It opens the log to read, by its URL.
-3. It sends, as JSON lines on its standard output, the numbers of further records read, and finally the partition's
-   counts. The entities are in a temporary file without a name that both have open (result.py). Load them from there.
+1. Make a temporary folder for the children, and start them (streams/job_process.py).
+2. Send each the plan and then one partition after another: the next one when it has answered. It opens the log to
+   read, by its URL.
+3. It sends the numbers of further records read, and finally the partition's counts. The entities are in a temporary
+   file without a name that both have open (result.py). Load them from there.
 4. If a child fails at a partition or dies, the partition is left to the caller, with the reason, and the child gets no
    further one.
-5. Whatever happens, at the end kill the children, wait for them and remove the folder. If this process is gone, a
-   child's input ends; it then removes the folder and ends too.
+5. Whatever happens, at the end kill the children, wait for them and remove the folder.
 """
 
 from __future__ import annotations
 
-import contextlib
-import json
-import os
 import selectors
-import subprocess
 import tempfile
 from collections.abc import Mapping
 from contextlib import ExitStack
 from typing import Any
 
 from refold.avro.errors import StorageError
-from refold.streams import child_process, runtime
 from refold.streams.cut import Cut
+from refold.streams.job_process import JobProcess, processes_for
 from refold.streams.log.port import LogReader
 from refold.streams.rebuild.partition import RecordsToRead, cold_entities_from_log
 from refold.streams.rebuild.plan import PartitionRange, RebuildPlan
@@ -42,9 +36,7 @@ from refold.streams.temporary import TemporaryFolder
 
 # Starting a child and loading its result costs about as much as folding 5,000 records.
 RECORDS_MIN = 50_000
-PROCESSES_MAX = 8
 _MODULE = "refold.streams.rebuild.child"
-_READ_BYTES = 65_536
 
 
 def processes_worth(plan: RebuildPlan, parallel: bool | None) -> int:
@@ -57,12 +49,7 @@ def processes_worth(plan: RebuildPlan, parallel: bool | None) -> int:
     Returns:
         The number of child processes; 0 if this process rebuilds alone.
     """
-    if parallel is False or not child_process.can_start():
-        return 0
-    processes = min(runtime.cores(), len(plan.ranges), PROCESSES_MAX)
-    if parallel:
-        return max(processes, min(len(plan.ranges), 1))
-    return processes if processes > 1 and plan.records >= RECORDS_MIN else 0
+    return processes_for(len(plan.ranges), parallel, is_worth=plan.records >= RECORDS_MIN)
 
 
 def rebuild_in_processes(
@@ -106,7 +93,7 @@ def rebuild_in_processes(
             for key, _ in selector.select():
                 child = key.data
                 try:
-                    part = child.receive()
+                    part = child.part()
                 except StorageError as error:
                     failed[child.job.partition] = str(error)
                     selector.unregister(child.out)
@@ -122,7 +109,7 @@ def rebuild_in_processes(
     return parts, failed
 
 
-class _Child:
+class _Child(JobProcess):
     """One child process, and the partition that it rebuilds now."""
 
     def __init__(
@@ -133,37 +120,20 @@ class _Child:
         self._cut = cut
         self._store = store
         self._known = known
-        self._unread = b""
         self._entities = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115  # it goes with the store
         store.keep(self._entities)
-        self._errors = ending.enter_context(tempfile.TemporaryFile(dir=folder))  # noqa: SIM115  # `ending` does
-        self._process = child_process.start(
-            _MODULE, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors,
-            pass_fds=[self._entities.fileno()], TMPDIR=folder,
-        )  # fmt: skip
-        ending.callback(self.end)
-        self._send({**setup, "file": self._entities.fileno(), "folder": folder})
-
-    @property
-    def out(self) -> int:
-        """The file descriptor of its output."""
-        assert self._process.stdout is not None
-        return self._process.stdout.fileno()
+        file = self._entities.fileno()
+        super().__init__(_MODULE, {**setup, "file": file}, folder, ending, [file])
 
     def assign(self, job: PartitionRange) -> None:
         """Let it rebuild a partition."""
         self.job = job
         self._total = job.end
         self._read = 0
-        self._send({"partition": job.partition})
+        self.send({"partition": job.partition})
 
-    def _send(self, tree: Mapping[str, object]) -> None:
-        assert self._process.stdin is not None
-        with contextlib.suppress(BrokenPipeError):  # reading its output will report that it is gone
-            self._process.stdin.write(json.dumps(tree).encode() + b"\n")
-
-    def receive(self) -> RebuiltPartition | None:
-        """Read the child's messages.
+    def part(self) -> RebuiltPartition | None:
+        """Wait for the child's next answers.
 
         Returns:
             The partition when it is rebuilt; None before.
@@ -171,20 +141,14 @@ class _Child:
         Raises:
             StorageError: The child failed.
         """
-        data = os.read(self.out, _READ_BYTES)
-        if not data:
-            raise self._failed(self._why_it_ended())
-        *lines, self._unread = (self._unread + data).split(b"\n")
-        for line in lines:
-            message = json.loads(line)
-            if "failed" in message:
-                raise self._failed(message["failed"])
-            if "part" in message:
-                try:
-                    return self._load(message["part"])
-                except StorageError as error:
-                    raise self._failed(str(error)) from error
-            self._count(message["read"], message["total"])
+        try:
+            for answer in self.receive():
+                if "part" in answer:
+                    return self._load(answer["part"])
+                self._count(answer["read"], answer["total"])
+        except StorageError:  # the records that it read have to be read again
+            self._known.total += self.job.end - self._total + self._read
+            raise
         return None
 
     def _count(self, read: int, total: int) -> None:
@@ -192,19 +156,6 @@ class _Child:
         self._total = total
         self._read += read
         self._known.read(read)
-
-    def _failed(self, why: str) -> StorageError:
-        """Return the error; the records that it read have to be read again."""
-        self._known.total += self.job.end - self._total + self._read
-        return StorageError(why)
-
-    def _why_it_ended(self) -> str:
-        how = f"the process for it {child_process.how_it_ended(self._process)}"
-        if self._process.returncode is None or self._process.returncode < 0:
-            return how
-        self._errors.seek(0)
-        last = self._errors.read().decode(errors="replace").strip().rpartition("\n")[2]
-        return f"{how}: {last or 'no output'}"
 
     def _load(self, figures: dict[str, Any]) -> RebuiltPartition:
         epoch = None if figures["epoch"] is None else Epoch(*figures["epoch"])
@@ -227,11 +178,3 @@ class _Child:
             figures["fallbacks"],
             apart=True,
         )
-
-    def end(self) -> None:
-        """Kill it, and wait until it is gone. Idempotent."""
-        self._process.kill()
-        self._process.wait()
-        for each in (self._process.stdin, self._process.stdout):
-            if each is not None:
-                each.close()

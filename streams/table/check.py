@@ -16,7 +16,7 @@ fold directly, the next checkpoint is compared with a fold from nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import compress, groupby, islice
 from operator import not_
@@ -41,7 +41,9 @@ from refold.streams.table.folds import TypeFold
 PLACE: Final = "checkpoints"
 
 
-def check_checkpoints(database: Database, registry: Registry, partitions: int, checks: Choose) -> Iterator[Mismatch]:
+def check_checkpoints(
+    database: Database, registry: Registry, partitions: int, checks: Choose, wanted: Collection[int] | None = None
+) -> Iterator[Mismatch]:
     """Yield every checkpoint that differs from the fold of the log, or whose offset has no arrival.
 
     Args:
@@ -49,9 +51,12 @@ def check_checkpoints(database: Database, registry: Registry, partitions: int, c
         registry: The log's types.
         partitions: Their number in the log.
         checks: Selects the entities that Python checks in any case.
+        wanted: The partitions whose entities are checked; None for all.
     """
     confirmer = _CheckpointConfirmer(database, registry, partitions)
     for prefix, rows in groupby(database.scan(PLACE), lambda row: row[0].partition(b"\0")[0]):
+        if wanted is not None and _partition_of_key(prefix, partitions) not in wanted:
+            continue
         kept: dict[int, dict[int, bytes]] = {}
         name = ""
         for key, value in rows:
@@ -73,6 +78,14 @@ def check_checkpoints(database: Database, registry: Registry, partitions: int, c
                 yield from _compare(database, registry, places, definition, some)
             except (CorruptionError, UndecodableError, SchemaError) as error:
                 yield Mismatch(PLACE, f"cannot be compared with the log: {error}", name)
+
+
+def _partition_of_key(key: bytes, partitions: int) -> int:
+    """The partition of an entity's key; 0 for a key that is no name, so that one process reports it."""
+    try:
+        return partition_of(key.decode(), partitions)
+    except UnicodeDecodeError:
+        return 0
 
 
 class _CheckpointConfirmer:
@@ -169,8 +182,10 @@ INDEXES: tuple[Family, ...] = ("timeline", "arrivals", "ids")
 
 
 class IndexCheck:
-    """Compares one table's indexes with the records of all its partitions. Call `records` or `check` for them, then
-    `end`.
+    """Compares one table's indexes with the records of its partitions.
+
+    Call `records` or `check` for them, then `checkpoints` for the same partitions, and `entries` with the number of
+    distinct observations of all partitions. distinct: this number of those that were checked so far.
 
     partitions: their number in the log. record_at: returns the record at a partition and offset, or None. checks:
     selects the entities that Python checks even if the kernel confirms them.
@@ -186,7 +201,7 @@ class IndexCheck:
         self._registry = registry
         self._partitions = partitions
         self._record_at = record_at
-        self._firsts = 0
+        self.distinct = 0
 
     def records(self, given: Iterable[Record]) -> Iterator[Mismatch]:
         """Yield the mismatches of some records, given in the order of each partition."""
@@ -194,15 +209,18 @@ class IndexCheck:
         while some := list(islice(records, AT_ONCE)):
             yield from self.check(some, self._confirmer.confirm(some, with_rows=True))
 
-    def end(self) -> Iterator[Mismatch]:
-        """Yield the entries without a record, and the mismatches of checkpoints."""
+    def checkpoints(self, partitions: Collection[int] | None = None) -> Iterator[Mismatch]:
+        """Yield the mismatches of the checkpoints of some partitions; None for all."""
+        return check_checkpoints(self._database, self._registry, self._partitions, self._checks, partitions)
+
+    def entries(self, distinct: int) -> Iterator[Mismatch]:
+        """Yield the entries without a record, if there are more entries than distinct observations."""
         for family in INDEXES:
             entries = self._database.count(family)
-            if entries != self._firsts:
-                yield Mismatch(family, f"{entries} entries for {self._firsts} distinct observations")
-            if entries > self._firsts:
+            if entries != distinct:
+                yield Mismatch(family, f"{entries} entries for {distinct} distinct observations")
+            if entries > distinct:
                 yield from self._without_record(family)
-        yield from check_checkpoints(self._database, self._registry, self._partitions, self._checks)
 
     def check(self, some: Sequence[Record], confirmation: Confirmation) -> Iterator[Mismatch]:
         """Yield the mismatches of the next records, of which some are confirmed with their rows.
@@ -220,12 +238,12 @@ class IndexCheck:
                 self._database.multi_get("ids", id_keys),
             )
             if found == (timeline, arrivals, [b""] * len(id_keys)):
-                self._firsts += len(confirmed)
+                self.distinct += len(confirmed)
             else:
                 entries = zip(*found, strict=True)
                 for record, entry, should in zip(confirmed, entries, zip(timeline, arrivals, strict=True), strict=True):
                     if entry == (*should, b""):
-                        self._firsts += 1
+                        self.distinct += 1
                     else:
                         rest.append(record)
                 rest.sort()
@@ -261,7 +279,7 @@ class IndexCheck:
             if entry != b"":
                 problem = "is missing" if entry is None else "is not empty"
                 yield Mismatch("ids", f"{_place(record)} {problem}", record.entity)
-        self._firsts += len(firsts)
+        self.distinct += len(firsts)
 
     def _timeline_problem(self, record: Record, value: bytes) -> str:
         """The problem of a record's timeline entry, or ""."""

@@ -27,6 +27,7 @@ class Refold:
     def __init__(
         self, log: LogReader, partition: int, store: ChunkStore, read: Callable[[int], None], checks: Choose
     ) -> None:  # fmt: skip
+        self.partition = partition
         self._registry = log.registry
         self._left: set[str] = set()
         self._replay = Replay(log, partition, Layers(store), Folds(log.registry, 0), read, self._wants, checks)

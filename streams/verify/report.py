@@ -37,11 +37,16 @@ class VerifyReport:
         return not self.mismatches
 
     def add(self, found: Iterator[Mismatch]) -> None:
-        """Add mismatches; a storage error is added as one more and ends this part of the check."""
-        try:
-            for each in found:
-                if len(self.mismatches) >= MISMATCHES_MAX:
-                    return
-                self.mismatches.append(each)
-        except StorageError as error:
-            self.mismatches.append(Mismatch("storage", str(error)))
+        """As `add_mismatches`."""
+        add_mismatches(self.mismatches, found)
+
+
+def add_mismatches(mismatches: list[Mismatch], found: Iterator[Mismatch]) -> None:
+    """Add mismatches up to MISMATCHES_MAX; a storage error is added as one more and ends this part of the check."""
+    try:
+        for each in found:
+            if len(mismatches) >= MISMATCHES_MAX:
+                return
+            mismatches.append(each)
+    except StorageError as error:
+        mismatches.append(Mismatch("storage", str(error)))

@@ -29,7 +29,7 @@ from refold.streams.table.confirming import some_entities
 from refold.streams.table.index_gaps import read_gaps
 from refold.streams.verify.refold import Refold
 from refold.streams.verify.report import MISMATCHES_MAX
-from refold.streams.verify.run import check_totals
+from refold.streams.verify.share import check_totals
 from refold.streams.verify.stored_records import RecordSpool
 from refold.streams.verify.table import check_table
 from refold.streams.worker.pending_commit import StoredPosition, read_stored
@@ -103,7 +103,8 @@ def _check(log: KafkaLog, database: Database, stored: StoredPosition, spool: Rec
     checks = some_entities(at.offset)
     check = IndexCheck(database, log.registry, log.partitions, spool.at, checks)
     yield from check.records(spool.through(log.read(partition, 0, at.offset)))
-    yield from check.end()
+    yield from check.entries(check.distinct)
+    yield from check.checkpoints()
     refold = Refold(log, partition, ChunkStore(), lambda more: None, checks)
     refold.to(at.offset, at.schemas)
     refold.require_all()

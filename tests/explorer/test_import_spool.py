@@ -15,11 +15,11 @@ from refold.agents.importers.model import Importer
 from refold.agents.importers.registry import importer_of
 from refold.avro.shipped import shipped_types
 from refold.explorer.cli.record.import_ import MixedFiles
-from refold.streams.client import EncodedObservation
 from refold.streams.exchange.files import ExchangeFile
 from refold.streams.exchange.import_types import TypeCatalog
 from refold.streams.exchange.intake import Intake
 from refold.streams.exchange.spool import BATCH, BYTES_MAX, ObservationSpool
+from refold.streams.writer_types import EncodedObservation
 from refold_tests.sample_types import THING
 
 SIZE = 100

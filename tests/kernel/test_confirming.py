@@ -28,7 +28,7 @@ from refold.streams.table.check import IndexCheck
 from refold.streams.table.confirming import RecordConfirmer, some_entities
 from refold.streams.verify import changes
 from refold.streams.verify.confirmed_changes import ChangeConfirmer, ConfirmedChange
-from refold.streams.verify.run import check_records
+from refold.streams.verify.share import check_records
 from refold_tests.both_folds import switched
 from refold_tests.mixed_log import fill
 from refold_tests.random_types import damaged_bytes

@@ -26,9 +26,9 @@ from refold.avro.errors import InputError
 from refold.avro.kernel import find_kernel
 from refold.avro.observation import Encoded, type_of
 from refold.avro.shipped import shipped_types
-from refold.streams.client import EncodedObservation
 from refold.streams.exchange.import_types import TypeCatalog
 from refold.streams.exchange.intake import Recorder
+from refold.streams.writer_types import EncodedObservation
 from refold_tests.both_folds import switched
 from refold_tests.damaged_otlp import Body, damaged, whole
 from refold_tests.otlp_requests import as_protobuf, request, span

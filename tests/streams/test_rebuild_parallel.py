@@ -23,9 +23,10 @@ from refold.streams import runtime
 from refold.streams.client import Log
 from refold.streams.cut import Cut
 from refold.streams.digest import Digests
+from refold.streams.job_process import PROCESSES_MAX
 from refold.streams.open import file_path
 from refold.streams.rebuild.plan import PartitionRange, RebuildPlan
-from refold.streams.rebuild.processes import PROCESSES_MAX, RECORDS_MIN, processes_worth
+from refold.streams.rebuild.processes import RECORDS_MIN, processes_worth
 from refold.streams.rebuild.result import read_entities, write_entities
 from refold.streams.rocks.layout import url_of
 from refold.streams.snapshots.layers import Layers

@@ -41,7 +41,7 @@ TABLES: tuple[Family, ...] = ("observations", "state", "timeline", "arrivals", "
 @pytest.fixture(autouse=True)
 def _kernel_confirms_all(monkeypatch: pytest.MonkeyPatch) -> None:
     """With the kernel, Python checks no entity of its own accord, so these tests are of what the kernel confirms."""
-    monkeypatch.setattr("refold.streams.verify.run.some_entities", lambda records: lambda name: False)
+    monkeypatch.setattr("refold.streams.verify.share.some_entities", lambda records: lambda name: False)
 
 
 @pytest.fixture

@@ -30,9 +30,9 @@ from refold.avro.errors import InputError, RefoldError
 from refold.avro.kernel import StatedParts
 from refold.avro.observation import Observation, type_of
 from refold.avro.shipped import shipped_types
-from refold.streams.client import EncodedObservation
 from refold.streams.exchange.import_types import TypeCatalog
 from refold.streams.exchange.intake import Recorder
+from refold.streams.writer_types import EncodedObservation
 
 QUEUED_BYTES = 64 << 20
 TOGETHER_BYTES = 4 << 20

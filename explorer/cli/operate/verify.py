@@ -24,7 +24,8 @@ def verify(target: LogTarget, as_json: bool) -> int:
     Every table, index, change, snapshot and content is compared. Exits with 1 when something differs, and names it. For
     a log on Kafka the workers compare their own tables; the output names what could not be compared. Records that
     refold did not write, and damaged records that are set aside, are counted, and are no mismatch: every reader skips
-    them. Progress is a bar on a terminal; else a line on standard error every 5 seconds, and none with --json.
+    them. A large embedded log is verified by several processes. Progress is a bar on a terminal; else a line on
+    standard error every 5 seconds, and none with --json.
 
     \b
     Example

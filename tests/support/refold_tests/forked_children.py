@@ -17,10 +17,8 @@ from refold_tests.forked import Forked, fork_server
 
 CODES = {
     "refold.agents.confined.child": "from refold.agents.confined.child import main\nmain()",
-    "refold.streams.rebuild.child": (
-        "import signal\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\n"
-        "from refold.streams.rebuild.child import main\nmain()"
-    ),
+    "refold.streams.rebuild.child": "from refold.streams.rebuild.child import main\nmain()",
+    "refold.streams.verify.child": "from refold.streams.verify.child import main\nmain()",
     "refold.streams.snapshots.sealing_process.child": (
         "from refold.streams.snapshots.sealing_process.child import main\nmain()"
     ),
@@ -40,7 +38,7 @@ def _start(
 
 @contextmanager
 def forked_children() -> Iterator[None]:
-    """Fork the processes that rebuild, seal and replay, until the end of the block."""
+    """Fork the processes that rebuild, verify, seal and replay, until the end of the block."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(child_process, "start", _start)
         yield
