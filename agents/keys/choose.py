@@ -63,8 +63,12 @@ def ring_of(log: Log, environment: Mapping[str, str]) -> KeyRing | None:
         return FileKeyRing(Path(unquote(named.removeprefix("file:").removeprefix("//"))).expanduser())
     if not is_kafka(url):
         return FileKeyRing(file_path(url) / "keys")
+    from refold.streams.log.kafka.log import TIMEOUT_S, KafkaLog
+
     master = environment.get(MASTER_ENVIRONMENT, "").strip()
     if not master:
+        if isinstance(log.port, KafkaLog) and log.port.is_read_only:
+            return None
         _log.warning(
             "%s: what agents record here is kept in the clear, and can never be erased: set %s (base64 of 32 random "
             "bytes or more, or file:PATH) to seal it under keys in a topic of the log, or %s=file:PATH for a folder of "
@@ -74,7 +78,6 @@ def ring_of(log: Log, environment: Mapping[str, str]) -> KeyRing | None:
         return None
     from refold.agents.keys.kafka import KafkaKeyRing
     from refold.streams.log.kafka.clients import Clients
-    from refold.streams.log.kafka.log import TIMEOUT_S, KafkaLog
     from refold.streams.log.kafka.url import merged, parse_url
 
     address = parse_url(url)

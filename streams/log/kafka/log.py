@@ -105,7 +105,7 @@ class KafkaLog(LogPort):
         self.registry = Registry(Rulings(address.prefix, address.url))
         self.is_indexed = self.is_dense = self.has_tables = self.keeps_order = False
         self.clients = Clients(merged(address, config), address.prefix)
-        self._read_only = read_only
+        self.is_read_only = read_only
         self._tables = tables
         self._folding = folding
         self._is_closed = self._is_still = False
@@ -284,7 +284,7 @@ class KafkaLog(LogPort):
 
     def _require_writable(self) -> None:
         self._require_open()
-        if self._read_only:
+        if self.is_read_only:
             raise InputError(f"{self.url}: opened for reading; open it to write, without read_only")
 
     def _workers_for(self, what: str) -> WorkerCommands:

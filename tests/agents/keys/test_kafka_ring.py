@@ -122,6 +122,10 @@ def test_log_finds_its_ring_by_url_and_settings(
         assert type(clear) is ClearVault
         assert "kept in the clear" in caplog.text
         assert "REFOLD_MASTER_KEY" in caplog.text
+        caplog.clear()
+        with refold.open(url, read_only=True) as reading:
+            assert type(vault_of(reading, {})) is ClearVault
+        assert not caplog.records, "what only reads records nothing"
         named = ring_of(log, {"REFOLD_KEYS": f"file:{tmp_path}/mine", "REFOLD_MASTER_KEY": MASTER})
         assert (type(named), named and named.place) == (FileKeyRing, f"{tmp_path}/mine")
         vault = vault_of(log, {"REFOLD_MASTER_KEY": MASTER})
