@@ -26,6 +26,9 @@ from refold.explorer.cli.output.screen import Screen, counted
 from refold.explorer.cli.runs.lines import Lines
 from refold.explorer.queries.run_shapes import run_json
 
+TRACE = "openai-agents"
+"""The `kind` of a run that is a trace of the OpenAI Agents SDK."""
+
 agent_option = click.option(
     "--agent", "entry", metavar="NAME",
     help="The agent's function: module:function or folder/file.py:function [as the run names it].",
@@ -62,7 +65,7 @@ def _warn_of_limits(context: click.Context, option: click.Parameter, confined: b
 
 confined_option = click.option(
     "--confined", is_flag=True, callback=_warn_of_limits,
-    help="Run in a separate process; the kernel lets it open no socket, start no process, and write files only in a "
+    help="Run in a separate process; the kernel lets it open no socket, start no process, and write files in a "
     "temporary folder only (Linux).",
 )  # fmt: skip
 
@@ -83,11 +86,17 @@ def name_for(log: AgentLog, run: str, entry: str | None) -> str:
     Raises:
         InputError: The run names no function and none is given, or the run was imported.
     """
-    if log.state(f"run/{run}").fields.get("imported_from"):
+    fields = log.state(f"run/{run}").fields
+    if fields.get("imported_from"):
         raise InputError(
             f"run {run} was imported: there is no code for it; step through it with `refold run steps {run}`"
         )
     name = entry or entry_of(log, run)
+    if not name and fields.get("kind") == TRACE:
+        raise InputError(
+            f"run {run} is a trace, which holds no bytes that the SDK got: step through it with `refold run steps "
+            f"{run}`; how to make such runs replayable is in docs/guides/openai-agents.md"
+        )
     if not name:
         raise InputError(
             f"run {run} names no agent: give its function with --agent module:function, or step through the recording "
