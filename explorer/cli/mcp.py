@@ -8,6 +8,7 @@ from threading import Event
 from typing import TYPE_CHECKING
 
 import click
+from click.core import ParameterSource
 
 from refold.avro.errors import InputError
 from refold.explorer.cli.options import on_log
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from refold.explorer.mcp.server import HistoryServer
 
 PORT = 6078
+_FOR_HTTP = ("host", "port", "tls_cert", "tls_key", "allowed_hosts")
 
 
 @click.command()
@@ -52,8 +54,9 @@ def mcp(
         from refold.explorer.mcp.server import HistoryServer, one_line_logs
     except ModuleNotFoundError as error:
         raise InputError(f"refold mcp needs {error.name}: install it with pip install 'refold[mcp]'") from error
-    if not is_http and (tls_cert or tls_key or allowed_hosts):
-        raise InputError("--tls-cert, --tls-key and --allow-host are for --http")
+    given = click.get_current_context().get_parameter_source
+    if not is_http and any(given(name) is not ParameterSource.DEFAULT for name in _FOR_HTTP):
+        raise InputError("--host, --port, --tls-cert, --tls-key and --allow-host are for --http: give --http as well")
     if not target.exists():
         from refold.streams.open import resolved_url
 

@@ -153,7 +153,7 @@ TOOLS: Mapping[str, HistoryTool] = {each.name: each for each in (
     ),
     HistoryTool(
         "knew", "What an agent had read and been answered by a moment, next to what the log held then.",
-        (Parameter("agent", is_required=True),
+        (Parameter("agent", about="Its name", is_required=True),
          Parameter("at", about="WHEN; a time is one on the agent's clock; default now"),
          Parameter("run", about="Only in this run"), Parameter("every", "boolean", "Not only the latest")),
         lambda arguments: KnewQuery(**arguments), _at_a_point_of_agent, "runs lists agents with their runs",

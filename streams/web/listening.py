@@ -82,8 +82,8 @@ def bind(host: str, port: int, what: str, *, needs_loopback: bool) -> socket.soc
         family, kind, protocol, _, address = found[0]
         if needs_loopback and not is_loopback(str(address[0])):
             raise InputError(
-                f"{what} on {host} can be reached from other machines and need a token: set {TOKEN_ENVIRONMENT} to "
-                "the same secret for every worker and every caller, or bind to 127.0.0.1"
+                f"{host} can be reached from other machines, so {what} there must have a token: set "
+                f"{TOKEN_ENVIRONMENT} to the same secret for every server and every client, or bind to 127.0.0.1"
             )
         listening = socket.socket(family, kind, protocol)
         try:
@@ -95,6 +95,8 @@ def bind(host: str, port: int, what: str, *, needs_loopback: bool) -> socket.soc
         except BaseException:
             listening.close()
             raise
+    except InputError:
+        raise
     except (OSError, OverflowError, ValueError) as error:
         raise InputError(
             f"{host}:{port} cannot be used for {what}: {getattr(error, 'strerror', None) or error}; "

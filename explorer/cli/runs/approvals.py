@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import getpass
 import json
+from typing import TYPE_CHECKING
 
 import click
 
@@ -12,6 +13,9 @@ from refold.explorer.cli.options import as_json, on_log
 from refold.explorer.cli.output.screen import Screen, moment
 from refold.explorer.queries.log_target import LogTarget
 from refold.explorer.queries.operate import question_json
+
+if TYPE_CHECKING:
+    from refold.agents.log import AgentLog
 
 _by = click.option("--by", default="", metavar="NAME", help="Who answers [the user].")
 _reason = click.option("--reason", default="", metavar="TEXT", help="Why; the agent gets the reason of a rejection.")
@@ -94,13 +98,25 @@ def _answer(target: LogTarget, question: str, reason: str, by: str, *, is_approv
     who = by or getpass.getuser()
     with target.write(make=False) as log:
         log.answer(question, is_approved=is_approved, by=who, reason=reason)
+        run = question.partition("#")[0]
+        is_resumed_here = _is_resumed_here(log, run)
     decision = "approved" if is_approved else "rejected"
     if as_json:
         screen.json({"question": question, "decision": decision, "by": who})
     else:
-        run = question.partition("#")[0]
         screen.say(f"{question} is {decision}, says {who}")
         is_heal = question.rpartition("#")[2].split(".")[1:2] == [HEAL_QUESTION]
-        again = f"heal {run} --apply, with its other options" if is_heal else f"run resume {run} --guard FILE"
-        screen.say(f"to go on: refold {again}")
+        if is_heal:
+            screen.say(f"to go on: refold heal {run} --apply, with its other options")
+        elif is_resumed_here:
+            screen.say(f"to go on: refold run resume {run} --guard FILE")
+        else:
+            screen.say("to go on: resume the session with the SDK that ran it, with the same hooks")
     return 0
+
+
+def _is_resumed_here(log: AgentLog, run: str) -> bool:
+    """Return whether `refold run resume` can continue a run: not one that hooks of another SDK asked for."""
+    entity = f"run/{run}"
+    found = log.states([entity])
+    return entity in found and not found[entity].fields.get("imported_from")

@@ -327,12 +327,14 @@ def test_log_on_kafka_answers_the_same(kafka: SharedKafka, prefix: str, monkeypa
 
 
 def test_invalid_options_are_refused_before_serving() -> None:
-    done = refold_command("mcp", "--tls-cert", "x", log="file:nothing")
-    assert (done.status, done.out) == (2, "")
-    assert "--http" in done.err
+    for option, value in (("--tls-cert", "x"), ("--host", "0.0.0.0"), ("--port", "0")):
+        done = refold_command("mcp", option, value, log="file:nothing")
+        assert (done.status, done.out) == (2, "")
+        assert "give --http as well" in done.err
     far = refold_command("mcp", "--http", "--host", "0.0.0.0", "--port", "0", log="file:nothing")
     assert (far.status, far.out) == (2, "")
     assert re.search(r"token.*REFOLD_TOKEN", far.err)
+    assert "--port" not in far.err, "another port is no remedy"
 
 
 def test_missing_extra_is_named(tmp_path: Path) -> None:

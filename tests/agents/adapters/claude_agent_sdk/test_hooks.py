@@ -20,6 +20,7 @@ from refold.agents.policy.decision_log import ApprovalQuestion, answer, question
 from refold.agents.recordings.fields import Fields, links_of
 from refold.claude_agent_sdk import RefoldHooks, RefoldSessionStore
 from refold_tests.child import Child
+from refold_tests.command import refold_command
 from refold_tests.transcripts import sample_session, transcript
 from refold_tests.tree import ROOT
 
@@ -144,6 +145,23 @@ def test_asked_call_waits_for_its_answer_and_one_answer_is_for_one_call(tmp_path
         decision, found = resumed("PreToolUse", "5")
         assert (decision, "rejected" in str(found)) == ("deny", True)
         assert resumed("PreToolUse", "6", tool_name="Read")[0] is None, "no rule is about it"
+
+
+def test_answering_a_session_names_its_sdk_and_not_a_command_that_would_refuse(tmp_path: Path) -> None:
+    url = f"file:{tmp_path / 'log'}"
+    for is_run_recorded in (False, True):
+        with refold.open(url) as log:
+            hooks = RefoldHooks(log, guard=policy(tmp_path, ASKING))
+            if is_run_recorded:
+                with RefoldSessionStore(log) as store:
+                    query_session(["hello"], store, hooks, tmp_path)
+            else:
+                assert Calling(hooks)("PreToolUse", "1")[0] == "deny"
+            [question] = _questions(log)
+            assert bool(log.states([f"run/{question.run}"])) == is_run_recorded
+        done = refold_command("approve", question.id, log=url)
+        assert (done.status, "resume the session with the SDK" in done.out) == (0, True), done.err
+        assert "refold run resume" not in done.out
 
 
 def _questions(log: AgentLog) -> list[ApprovalQuestion]:
