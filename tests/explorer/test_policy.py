@@ -72,7 +72,9 @@ def test_call_is_approved_and_denied_by_commands(log_path: Path, capsys: pytest.
     assert lines[2].startswith("  requested by policy desk, rule large at ")
     assert lines[2].endswith(": too much")
     assert run(["approve", questions[0], "--by", "ann", "--reason", "checked"]) == 0
-    assert f"{questions[0]} is approved, says ann" in capsys.readouterr().out
+    assert capsys.readouterr().out.splitlines() == [
+        f"{questions[0]} is approved, says ann", "to go on: refold run resume w-1 --guard FILE"
+    ]  # fmt: skip
     assert run(["deny", questions[1], "--by", "bob", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["decision"] == "rejected"
     assert run(["deny", questions[0]]) == 2
