@@ -89,6 +89,16 @@ class Bare(Contender):
         return [sys.executable, str(HERE / "bare.py"), *run.words()]
 
 
+class Parts(Contender):
+    """The limit of a worker: its calls of confluent-kafka and rocksdict, without refold."""
+
+    key, name = "parts", "the worker's confluent-kafka and rocksdict alone"
+    folds_plain = False
+
+    def command(self, run: Run) -> list[str]:
+        return [sys.executable, str(HERE / "parts.py"), *run.words()]
+
+
 class Refold(Contender):
     """`refold worker`, as users start it."""
 
@@ -188,6 +198,6 @@ class FaustTable(PythonPeer):
 
 
 ALL: list[Contender] = [
-    Bare(), Refold(uses_kernel=False), Refold(uses_kernel=True), Refold(uses_kernel=True, uses_jemalloc=True),
+    Bare(), Parts(), Refold(uses_kernel=False), Refold(uses_kernel=True), Refold(uses_kernel=True, uses_jemalloc=True),
     KafkaStreams(), Flink(), QuixStreams(), Pathway(), FaustTable(),
 ]  # fmt: skip
