@@ -87,10 +87,14 @@ class AgentEntries:
 
 
 class OwnedEntries:
-    """Writes the records of one agent, for one supervisor under one claim."""
+    """Writes the records of one agent, for one supervisor under one claim.
+
+    checkpoint_after: a renewal records a checkpoint if there are this many records since the last one, or more.
+    """
 
     def __init__(
-        self, log: Log, now_micros: Callable[[], int], name: str, token: str, owner: str, lease_ms: int
+        self, log: Log, now_micros: Callable[[], int], name: str, token: str, owner: str, lease_ms: int,
+        *, checkpoint_after: int = CHECKPOINT_AFTER,
     ) -> None:  # fmt: skip
         self._log = log
         self._now_micros = now_micros
@@ -98,6 +102,7 @@ class OwnedEntries:
         self.token = token
         self._owner = owner
         self._lease_ms = lease_ms
+        self._checkpoint_after = checkpoint_after
         self._seq = 0
         self._last_at = 0
 
@@ -110,7 +115,7 @@ class OwnedEntries:
         """Renew the claim by its next beat. record: what the log said when it was read last."""
         lease = {"token": self.token, "act": "renewed", "beat": record.beat + 1}
         patch: dict[str, Any] = {"lease": lease, "renewed_at": self._now_micros()}
-        if record.since_checkpoint >= CHECKPOINT_AFTER:
+        if record.since_checkpoint >= self._checkpoint_after:
             patch["checkpoint"] = record.checkpoint()
         self._observe(patch, priority=record.term)
 

@@ -12,7 +12,6 @@ import pytest
 
 import refold
 from refold.agents.log import AgentLog
-from refold.agents.supervise import entries
 from refold.agents.supervise.entries import AgentEntries, OwnedEntries
 from refold.agents.supervise.lease import AgentRecord, ObservedState
 from refold.agents.supervise.listing import agents
@@ -25,11 +24,6 @@ EVERY = 5
 SETTINGS = AgentSettings(command=("true",))
 
 
-@pytest.fixture(autouse=True)
-def _often(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(entries, "CHECKPOINT_AFTER", EVERY)
-
-
 @pytest.fixture
 def log(tmp_path: Path) -> Iterator[AgentLog]:
     with refold.open(f"file:{tmp_path}/log") as log:
@@ -40,7 +34,7 @@ def log(tmp_path: Path) -> Iterator[AgentLog]:
 
 
 def owned(log: AgentLog, token: str, record: AgentRecord) -> OwnedEntries:
-    mine = OwnedEntries(log, now, "desk", token, f"owner of {token}", 60_000)
+    mine = OwnedEntries(log, now, "desk", token, f"owner of {token}", 60_000, checkpoint_after=EVERY)
     mine.claim(record)
     return mine
 
@@ -86,7 +80,7 @@ def test_new_reader_reads_a_bounded_number_of_records(log: AgentLog, monkeypatch
 def test_checkpoint_of_an_owner_that_lost_the_agent_misleads_nobody(log: AgentLog) -> None:
     known = own_and_renew(log, EVERY - 4)
     assert known.since_checkpoint == EVERY, "the next renewal has a checkpoint"
-    late = OwnedEntries(log, now, "desk", "a", "owner of a", 60_000)
+    late = OwnedEntries(log, now, "desk", "a", "owner of a", 60_000, checkpoint_after=EVERY)
     owned(log, "b", known)
     late.renew(known)  # it is recorded after the other one was granted, with a checkpoint from before that
     found = AgentEntries(log, now).read("desk")
