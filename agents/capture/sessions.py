@@ -13,12 +13,13 @@
 3. A session that begins while a call of another session waits, with a text of that call's arguments as its task,
    belongs to a sub-agent: it is a nested run in that step. The call's action is linked to it.
 4. Exchanges that are not turns (embeddings, lists of models, unknown paths) are the steps of a separate run, the first
-   LOOSE_STEPS_MAX; then another run begins.
+   SessionLimits.loose_steps; then another run begins.
 5. A turn with a reply is noted under its key, and a turn that the agent's own code records is linked to the step there.
    So the records of one session become one run (recordings/same_turns.py).
 6. A run ends with its proxy, or with the program that was run: `succeeded` if its last turn has a reply without tool
    calls, else `unknown`.
-7. Memory holds LIVE_MAX sessions, and LIVE_BYTES_MAX of their last exchanges. Those that were idle longest leave it:
+7. Memory holds as many sessions, and bytes of their last exchanges, as SessionLimits says. Those that were idle
+   longest leave it:
    `turn/HASH` names the last step, by a hash of the conversation up to it, and the run ends, unless calls of it wait. A
    turn that continues no session in memory is looked up there, and its run is resumed from the log. The hash has a key
    that is in the spool's folder and is removed with it, so nobody can guess a conversation by it.
@@ -37,6 +38,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from msgspec.structs import replace
@@ -66,11 +68,21 @@ from refold.avro.errors import NotAnswerable
 
 GAP = "refold.CaptureGap"
 RESUMED_TAG = "capture:"
-LIVE_MAX = 256
-LIVE_BYTES_MAX = 64 << 20
-LOOSE_STEPS_MAX = 1000
 NAMED_MAX = 1000
 _LOOSE = "calls that are no turn of a conversation"
+
+
+@dataclass(frozen=True, slots=True)
+class SessionLimits:
+    """Bounds of what is held.
+
+    live: sessions in memory. live_bytes: bytes of their last exchanges. loose_steps: steps of a run of calls that are
+    no turn.
+    """
+
+    live: int = 256
+    live_bytes: int = 64 << 20
+    loose_steps: int = 1000
 
 
 class EndedRuns(NamedTuple):
@@ -97,6 +109,7 @@ class Sessions:
         parents: Sequence[Recording] = (),
         key_of: Callable[[str, bool], bytes] | None = None,
         resumed: str = "",
+        limits: SessionLimits = SessionLimits(),
     ) -> None:
         """Resume the open runs.
 
@@ -111,6 +124,7 @@ class Sessions:
             key_of: Returns the key of a spool's folder, under which idle sessions are found again; empty if it has none
                 and none is to be made. None: sessions stay in memory.
             resumed: The id that is resumed (resumed.py), of the first run; empty if none is. All runs have it in a tag.
+            limits: Bounds of what is held.
         """
         self._log = log
         self._capturing = capturing
@@ -120,6 +134,7 @@ class Sessions:
         self._spools = tuple(spools)
         self._key_of = key_of
         self._resumed_id = resumed
+        self._limits = limits
         self._tags = (RESUMED_TAG + resumed,) if resumed else ()
         self._live: dict[str, CapturedSession] = {}  # in the order of their last use
         self._waiting: dict[str, None] = {}  # runs that left memory while calls of them waited
@@ -178,7 +193,7 @@ class Sessions:
 
     def _session(self, turn: ModelTurn | None, exchange: SpooledExchange, spool: str) -> CapturedSession:
         if turn is None:
-            if self._loose is not None and self._loose.number >= LOOSE_STEPS_MAX:
+            if self._loose is not None and self._loose.number >= self._limits.loose_steps:
                 self._end(self._loose)
                 self._loose = None
             if self._loose is None:
@@ -245,7 +260,8 @@ class Sessions:
     def _make_room(self) -> None:
         """Let the sessions that were idle longest leave memory. The one that was used last stays."""
         while self._key_of is not None and len(self._live) > 1 and (
-            len(self._live) > LIVE_MAX or sum(each.size for each in self._live.values()) > LIVE_BYTES_MAX
+            len(self._live) > self._limits.live
+            or sum(each.size for each in self._live.values()) > self._limits.live_bytes
         ):  # fmt: skip
             session = next(iter(self._live.values()))
             self._remove_session(session, self._key_of(session.spool, True))

@@ -208,7 +208,7 @@ def _moment(micros: int | None) -> dt.datetime | None:
 
 def find(
     log: Log, vault: ValueCipher, wanted: RunConditions, limit: int | None = None, at: When = None,
-    search_steps: int | None = None,
+    search_steps: int | None = None, *, runs_at_once: int = READ_AT_ONCE,
 ) -> RunList:  # fmt: skip
     """Find the matching runs as they were at a point.
 
@@ -220,6 +220,7 @@ def find(
         at: The point; None is now.
         search_steps: How many steps a search for a tool, an error, a text or a model reads at most: those of the newest
             runs, without runs that have more steps than that. None: all.
+        runs_at_once: How many runs are read together.
 
     Raises:
         InputError: The limit or `search_steps` is negative.
@@ -233,8 +234,8 @@ def find(
     every, look = _keys(log, wanted, cut)
     searched = 0
     agreeing = sorted(filter(wanted.clear, every), key=lambda each: (-each.started_at, each.entity))
-    for begin in range(0, len(agreeing), READ_AT_ONCE):
-        names = [each.entity for each in agreeing[begin : begin + READ_AT_ONCE]]
+    for begin in range(0, len(agreeing), runs_at_once):
+        names = [each.entity for each in agreeing[begin : begin + runs_at_once]]
         views = look(names)
         some, is_over = [Fields(views[name], vault) for name in names], False
         if left is not None:

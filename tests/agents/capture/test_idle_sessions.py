@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 
-from refold.agents.capture import sessions as module
 from refold.agents.capture.captured_session import CapturedSession
-from refold.agents.capture.sessions import Sessions
+from refold.agents.capture.sessions import SessionLimits, Sessions
 from refold.agents.capture.spool import Spool, SpooledExchange
 from refold.agents.journal.chain import broken
 from refold.agents.log import AgentLog, open_log
@@ -19,11 +18,7 @@ from refold.streams.open import process_context
 from refold_tests.transcripts import captured_turn
 
 LIVE = 4
-
-
-@pytest.fixture(autouse=True)
-def _few(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "LIVE_MAX", LIVE)
+FEW = SessionLimits(live=LIVE)
 
 
 class Conversation:
@@ -48,10 +43,10 @@ class Conversation:
         return captured_turn(Conversation.number, asked, content, f"msg_{self.name}_{self.turns}")
 
 
-def sessions(log: AgentLog, spool: Spool, redact: Any = None) -> Sessions:
+def sessions(log: AgentLog, spool: Spool, redact: Any = None, limits: SessionLimits = FEW) -> Sessions:
     return Sessions(
         log, log.capturing(redact), "agent", [spool.name], {}, is_redacting=redact is not None,
-        key_of=lambda name, make: spool.key(make=make),
+        key_of=lambda name, make: spool.key(make=make), limits=limits,
     )  # fmt: skip
 
 
@@ -81,10 +76,9 @@ def test_memory_does_not_grow_with_the_conversations(tmp_path: Path, spool: Spoo
         assert len(log.runs()) == 30
 
 
-def test_memory_is_bounded_by_bytes_too(tmp_path: Path, spool: Spool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "LIVE_BYTES_MAX", 1)
+def test_memory_is_bounded_by_bytes_too(tmp_path: Path, spool: Spool) -> None:
     with open_log(f"file:{tmp_path / 'log'}") as log:
-        made = sessions(log, spool)
+        made = sessions(log, spool, limits=SessionLimits(live=LIVE, live_bytes=1))
         one, two = Conversation("one"), Conversation("two")
         for each in (one, two, one, two):
             made.store(each.next(), spool.name)
@@ -175,12 +169,9 @@ def test_branch_and_unrelated_conversation_start_their_own_runs(tmp_path: Path, 
         assert sorted(row.steps for row in log.runs() if row.title == "begin one") == [1, 1, 2]
 
 
-def test_calls_that_are_no_turn_are_of_runs_of_a_bounded_length(
-    tmp_path: Path, spool: Spool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "LOOSE_STEPS_MAX", 2)
+def test_calls_that_are_no_turn_are_of_runs_of_a_bounded_length(tmp_path: Path, spool: Spool) -> None:
     with open_log(f"file:{tmp_path / 'log'}") as log:
-        made = sessions(log, spool)
+        made = sessions(log, spool, limits=SessionLimits(loose_steps=2))
         for number in range(5):
             exchange = captured_turn(number + 1, [{"role": "user", "content": "x"}], [])
             made.store(exchange._replace(request={**exchange.request, "url": "http://h/v1/other"}), spool.name)

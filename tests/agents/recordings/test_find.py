@@ -15,8 +15,7 @@ import pytest
 import refold
 from refold.agents.journal.record import Attempt, Failure, Step
 from refold.agents.keys.ring import MemoryKeyRing
-from refold.agents.recordings import find as find_module
-from refold.agents.recordings.find import RunConditions, RunList, find
+from refold.agents.recordings.find import READ_AT_ONCE, RunConditions, RunList, find
 from refold.agents.vault import ClearVault, Vault, run_key
 from refold.avro.errors import InputError
 from refold.streams.client import Log
@@ -33,9 +32,12 @@ class Filled:
     log: Log
     vault: Vault
 
-    def find(self, limit: int | None = None, search_steps: int | None = None, **wanted: Any) -> RunList:
+    def find(
+        self, limit: int | None = None, search_steps: int | None = None, runs_at_once: int = READ_AT_ONCE, **wanted: Any
+    ) -> RunList:  # fmt: skip
         """Find the matching runs."""
-        return find(self.log, self.vault, RunConditions(**wanted), limit, search_steps=search_steps)
+        conditions = RunConditions(**wanted)
+        return find(self.log, self.vault, conditions, limit, search_steps=search_steps, runs_at_once=runs_at_once)
 
 
 @pytest.fixture(scope="module")
@@ -164,17 +166,16 @@ def test_limit_keeps_the_newest(filled: Filled) -> None:
     assert ids(filled.find(limit=0)) == []
 
 
-def test_search_reads_at_most_so_many_steps(filled: Filled, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_search_reads_at_most_so_many_steps(filled: Filled) -> None:
     every = ids(filled.find())
     counts = [each.steps for each in filled.find().rows]
     assert (every[0], counts[0], counts[1]) == ("child", 2, 1)  # r-5 has not ended: its steps are not counted
     for begins in (2, 32):  # runs are read by parts, or all at once
-        monkeypatch.setattr(find_module, "READ_AT_ONCE", begins)
-        found = filled.find(text="answer", search_steps=3)
+        found = filled.find(text="answer", search_steps=3, runs_at_once=begins)
         assert (ids(found), found.older) == (["r-5", "r-4"], len(every) - 3)
-        found = filled.find(text="answer", search_steps=1)
+        found = filled.find(text="answer", search_steps=1, runs_at_once=begins)
         assert (ids(found), found.older) == (["r-5", "r-4"], len(every) - 2)  # without the child, which has two
-        found = filled.find(text="answer", search_steps=1_000)
+        found = filled.find(text="answer", search_steps=1_000, runs_at_once=begins)
         assert (ids(found), found.older) == (ids(filled.find(text="answer")), 0)
     assert ids(filled.find(search_steps=0)) == every  # nothing is searched in steps
     with pytest.raises(InputError, match="search_steps: 0 or more"):
