@@ -148,7 +148,7 @@ class Log:
 
     def link(self, entity: str, relation: str, target: str, *, valid_from: Time | None = None,
              valid_to: Time | None = None, **given: Any) -> str:  # fmt: skip
-        """Record a typed relation.
+        """Record a typed relation; returns the observation's id, as `observe`.
 
         Args:
             entity: Where it begins.
@@ -157,9 +157,6 @@ class Log:
             valid_from: From when it holds; None for always.
             valid_to: Until when it holds; None for ever.
             given: Further keywords of `observe`.
-
-        Returns:
-            As `observe`.
         """
         times = (("link.valid_from", valid_from), ("link.valid_to", valid_to))
         validity = [None if each is None else micros_of(each, path) for path, each in times]
@@ -226,7 +223,12 @@ class Log:
 
     @_locked
     def put_blob(self, content: bytes, media_type: str) -> Blob:
-        """Store a content, durable on return, and return a reference for patches. Equal contents are stored once."""
+        """Store a content, durable on return, and return a reference for patches.
+
+        Args:
+            content: The content. Equal ones are stored once.
+            media_type: Its type, such as `image/png`.
+        """
         blob = Blob(hashlib.sha256(content).digest(), len(content), media_type)
         self._port.blobs.put(blob.hash, content)
         return blob
@@ -280,7 +282,12 @@ class Log:
         return Points(self._port, self._runtime.now_micros() // 1000).resolve(when, entity, clock)
 
     def state(self, entity: str, at: When = None, clock: str = "recorded") -> EntityView:
-        """Return one entity at a point; `clock` says which time a time in `at` means, "recorded" or "observed".
+        """Return one entity at a point.
+
+        Args:
+            entity: `type/id`.
+            at: The point; None for now.
+            clock: `recorded` or `observed`.
 
         Raises:
             UnknownEntity: It has no record below the point.
@@ -295,7 +302,7 @@ class Log:
         return EntityView(self._port, folds, cut, found)
 
     def states(self, entities: Iterable[str], at: When = None, clock: str = "recorded") -> dict[str, EntityView]:
-        """Return several entities at one point, read together.
+        """Return several entities at one point, read together. `at` and `clock`: as of `state`.
 
         Returns:
             The entities by name, without those that have no observation there.
@@ -404,7 +411,6 @@ class Log:
 
         Args:
             pin: Whether to pin these epochs.
-
         """
         return list(self._port.snapshot(self._runtime.now_micros() // 1000 if pin else None))
 
