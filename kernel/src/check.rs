@@ -5,18 +5,19 @@
 use std::collections::HashMap;
 
 use crate::avro::Reader;
-use crate::fold::{self, Changed, Folding, Outcome, Record, Rows};
+use crate::fold::{self, Changed, Outcome, Record};
 use crate::layout::{Definition, Layout, FRAME_BYTES};
 use crate::observation::Observation;
 use crate::place;
+use crate::rows::Rows;
 use crate::value::Value;
 
 const ID_BYTES: usize = 32;
 
-/// Returns the rows of the indexes for a record that is an observation with its own id, in its own partition.
+/// Adds the rows of the indexes for a record that is an observation with its own id, in its own partition.
 ///
 /// None if it is not, or if Python must check more of it: what it retracts, or the contents that it names.
-pub fn record(layouts: &[&Layout], partitions: u32, entity: &str, record: &Record) -> Option<Rows> {
+pub fn record(layouts: &[&Layout], partitions: u32, entity: &str, record: &Record, rows: &mut Rows) -> Option<()> {
     let frame = record.data.get(..FRAME_BYTES)?;
     let layout = layouts.iter().find(|layout| layout.frame == frame)?;
     let observation = Observation::read(layout, record.data, false)?;
@@ -28,9 +29,8 @@ pub fn record(layouts: &[&Layout], partitions: u32, entity: &str, record: &Recor
     if !is_right || !observation.retracts.is_empty() || observation.patch.iter().any(|(_, value)| has_blob(value)) {
         return None;
     }
-    let mut rows = Rows::default();
     rows.index(entity, record, &observation.order_key(record.id));
-    Some(rows)
+    Some(())
 }
 
 fn has_blob(value: &Value) -> bool {
@@ -83,8 +83,11 @@ pub fn change(
 ) -> Option<Vec<u8>> {
     let through = ChangeHead::read(stored)?.through;
     let all_new: HashMap<usize, bool> = (0..records.len()).map(|place| (place, false)).collect();
-    match fold::fold(layout, definition, entity, packed, records, through, &all_new)? {
-        Outcome::Folded(Folding { changed: Some(Changed { state, change, .. }), .. }) if change == stored => Some(state),
+    let mut rows = Rows::default();
+    match fold::fold(layout, definition, entity, packed, records, through, &all_new, &mut rows)? {
+        Outcome::Folded(Some(Changed { state, change, .. })) if rows.get(change) == stored => {
+            Some(rows.get(state).to_vec())
+        }
         _ => None,
     }
 }

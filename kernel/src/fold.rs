@@ -16,15 +16,17 @@ use crate::cell::{self, Asserted, Key, Mutation, Op, Q};
 use crate::layout::{Definition, Layout, Reducer};
 use crate::links::{self, LinkMutation};
 use crate::observation::{Kind, Observation};
+use crate::rows::{Rows, Span};
 use crate::state::{id_of, State};
 use crate::value::Value;
 
 const ID_BYTES: usize = 32;
-const ID_PREFIX_BYTES: usize = 8;
 const CHECKPOINT_FIRST: i64 = 16;
 const CHECKPOINT_STEP: i64 = 8;
 const CHECKPOINT_BYTES_PER_VERSION: i64 = 1024;
 const TAIL_BYTES: usize = 40;
+/// About what a state of a few fields takes.
+const STATE_BYTES: usize = 512;
 const SIGN: u64 = 1 << 63;
 
 /// A record of the entity, in log order. recorded_at in milliseconds.
@@ -36,24 +38,10 @@ pub struct Record<'a> {
     pub data: &'a [u8],
 }
 
-/// The rows that a fold puts into the indexes, as alternating keys and values; `ids` has only keys.
-#[derive(Default)]
-pub struct Rows {
-    pub timeline: Vec<(Vec<u8>, Vec<u8>)>,
-    pub arrivals: Vec<(Vec<u8>, Vec<u8>)>,
-    pub ids: Vec<Vec<u8>>,
-    pub checkpoints: Vec<(Vec<u8>, Vec<u8>)>,
-}
-
-/// The result of folding an entity. `state` and `change` are set only if it has a new version.
-pub struct Folding {
-    pub changed: Option<Changed>,
-    pub rows: Rows,
-}
-
+/// An entity's new version; its state and its change are in the rows.
 pub struct Changed {
-    pub state: Vec<u8>,
-    pub change: Vec<u8>,
+    pub state: Span,
+    pub change: Span,
     pub version_before: i64,
     pub steps: usize,
     pub late: usize,
@@ -61,7 +49,8 @@ pub struct Changed {
 
 /// The outcome for an entity's records.
 pub enum Outcome {
-    Folded(Folding),
+    /// None if all its records were known.
+    Folded(Option<Changed>),
     /// Nothing was folded: these records, by index, must be looked up in the timeline, under these keys.
     Doubtful(Vec<(usize, Vec<u8>)>),
 }
@@ -91,7 +80,9 @@ struct Mutations<'a> {
 
 /// Folds the records of one entity into its stored state; None if Python must fold it.
 ///
-/// `through`: the batch's next offset. `told`: results of the timeline; empty if it was not asked.
+/// `through`: the batch's next offset. `told`: results of the timeline; empty if it was not asked. `rows`: gets the
+/// entity's rows, state and change; a part of them may be in it if the entity is not folded.
+#[allow(clippy::too_many_arguments)]
 pub fn fold(
     layout: &Layout,
     definition: &Definition,
@@ -100,12 +91,12 @@ pub fn fold(
     records: &[Record],
     through: i64,
     told: &Told,
+    rows: &mut Rows,
 ) -> Option<Outcome> {
     let read = read_all(layout, entity, records)?;
     let mut state = State::read_or_empty(layout, packed)?;
     let (version_before, hash_before) = (state.version, state.hash);
     let mut size = packed.map_or(0, <[u8]>::len);
-    let mut rows = Rows::default();
     let mut steps = Vec::new();
     let mut late = 0;
     for (place, Read { record, observation, q }) in read.iter().enumerate() {
@@ -120,38 +111,38 @@ pub fn fold(
         state.note(q, record.offset);
         rows.index(entity, record, q);
         if is_checkpoint_due(state.version, size) {
-            let value = state.checkpoint(layout);
-            size = value.len();
-            rows.checkpoints.push((checkpoint_key(definition, entity, record.offset), value));
+            size = rows.add_checkpoint(definition, entity, record.offset, |out| state.checkpoint(layout, out));
         }
         step(layout, &mut steps, record, observation, state.version, &mutations)?;
     }
     let count = usize::try_from(state.version - version_before).ok()?;
     if count == 0 {
-        return Some(Outcome::Folded(Folding { changed: None, rows }));
+        return Some(Outcome::Folded(None));
     }
     let hash = state.hash_now(layout, entity)?;
-    let mut change = Vec::with_capacity(256 + entity.len() + steps.len());
-    change.extend_from_slice(&definition.change_frame);
-    write_text(&mut change, entity);
-    change.extend_from_slice(&definition.fingerprint);
-    write_long(&mut change, version_before);
-    write_long(&mut change, state.version);
-    match hash_before {
-        Some(hash) => {
-            change.push(2);
-            change.extend_from_slice(hash);
+    let steps_count = i64::try_from(count).ok()?;
+    let change = rows.write(|out| {
+        out.extend_from_slice(&definition.change_frame);
+        write_text(out, entity);
+        out.extend_from_slice(&definition.fingerprint);
+        write_long(out, version_before);
+        write_long(out, state.version);
+        match hash_before {
+            Some(hash) => {
+                out.push(2);
+                out.extend_from_slice(hash);
+            }
+            None => out.push(0),
         }
-        None => change.push(0),
-    }
-    change.extend_from_slice(&hash);
-    write_long(&mut change, through);
-    change.push(0); // not redefined
-    write_long(&mut change, i64::try_from(count).ok()?);
-    change.extend_from_slice(&steps);
-    change.push(0);
-    let changed = Changed { state: state.pack(layout, &hash), change, version_before, steps: count, late };
-    Some(Outcome::Folded(Folding { changed: Some(changed), rows }))
+        out.extend_from_slice(&hash);
+        write_long(out, through);
+        out.push(0); // not redefined
+        write_long(out, steps_count);
+        out.extend_from_slice(&steps);
+        out.push(0);
+    });
+    let state = rows.write(|out| state.pack(layout, &hash, out));
+    Some(Outcome::Folded(Some(Changed { state, change, version_before, steps: count, late })))
 }
 
 /// Folds the records of one entity into its stored state, and computes only the state; None if Python must fold it.
@@ -169,8 +160,12 @@ pub fn replay(layout: &Layout, entity: &str, packed: Option<&[u8]>, records: &[R
         }
     }
     let steps = usize::try_from(state.version - version_before).ok()?;
-    let state = if steps == 0 { None } else { Some(state.pack(layout, &state.hash_now(layout, entity)?)) };
-    Some(Replayed { state, steps })
+    if steps == 0 {
+        return Some(Replayed { state: None, steps });
+    }
+    let mut out = Vec::with_capacity(packed.map_or(STATE_BYTES, <[u8]>::len) + STATE_BYTES);
+    state.pack(layout, &state.hash_now(layout, entity)?, &mut out);
+    Some(Replayed { state: Some(out), steps })
 }
 
 /// Folds distinct observations of one entity from nothing, and returns its checkpoints after the records at some offsets,
@@ -183,7 +178,9 @@ pub fn checkpoints(layout: &Layout, entity: &str, records: &[Record], offsets: &
         apply(layout, &mut state, observation, q)?;
         state.note(q, record.offset);
         if offsets.get(found.len()) == Some(&record.offset) {
-            found.push(state.checkpoint(layout));
+            let mut out = Vec::new();
+            state.checkpoint(layout, &mut out);
+            found.push(out);
         }
     }
     (found.len() == offsets.len()).then_some(found)
@@ -387,23 +384,4 @@ fn timeline_key(entity: &str, q: &[u8]) -> Vec<u8> {
     let mut key = key_of(entity, q.len());
     key.extend_from_slice(q);
     key
-}
-
-fn checkpoint_key(definition: &Definition, entity: &str, offset: i64) -> Vec<u8> {
-    let mut key = key_of(entity, 16);
-    key.extend_from_slice(&offset.to_be_bytes());
-    key.extend_from_slice(&definition.offset.to_be_bytes());
-    key
-}
-
-impl Rows {
-    /// Adds the index entries of a record that is the first with its id.
-    pub fn index(&mut self, entity: &str, record: &Record, q: &[u8]) {
-        let (offset, recorded_at) = (record.offset.to_be_bytes(), record.recorded_at.to_be_bytes());
-        self.timeline.push((timeline_key(entity, q), [&offset, &recorded_at, record.data].concat()));
-        let mut key = key_of(entity, offset.len());
-        key.extend_from_slice(&offset);
-        self.arrivals.push((key, [&recorded_at, [0].as_slice(), q].concat())); // it retracts nothing
-        self.ids.push([&id_of(q)[..ID_PREFIX_BYTES], &record.partition.to_be_bytes(), &offset].concat());
-    }
 }

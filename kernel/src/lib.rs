@@ -27,6 +27,7 @@ mod observation;
 mod otlp;
 mod place;
 mod received;
+mod rows;
 mod state;
 mod stated;
 mod value;
@@ -41,10 +42,11 @@ use pyo3::pybacked::{PyBackedBytes, PyBackedStr};
 use pyo3::types::{PyBytes, PyDict, PyList, PyString, PyTuple};
 
 use crate::door::GivenObservation;
-use crate::fold::{Folding, Outcome, Record, Replayed, Told};
+use crate::fold::{Outcome, Record, Replayed, Told};
 use crate::given::{layout_of, GivenField};
 use crate::layout::{Definition, Layout};
 use crate::observation::{Observation, Source};
+use crate::rows::{Row, Rows, Span};
 use crate::value::Value;
 
 /// Must change whenever arguments, results or the stored forms that the kernel writes change.
@@ -208,36 +210,44 @@ impl RecordChecker {
     /// Returns whether each record is an observation with its own id, in its own partition, that names no contents and
     /// retracts nothing. Python must check the others. The GIL is released.
     fn confirm(&self, py: Python<'_>, records: Vec<NamedRecord>) -> Vec<bool> {
-        self.checked(py, &records).iter().map(Option::is_some).collect()
+        self.checked(py, &records).0
     }
 
     /// Like `confirm`, and returns, for the confirmed records in their order, the keys and the values of their rows in the
     /// timeline, and of those in the arrivals, and their keys in the index of ids.
     fn rows<'py>(&self, py: Python<'py>, records: Vec<NamedRecord>) -> PyResult<Bound<'py, PyTuple>> {
-        let checked = self.checked(py, &records);
-        let confirmed: Vec<bool> = checked.iter().map(Option::is_some).collect();
-        let rows = || checked.iter().flatten();
-        let keys = |rows: Vec<&Vec<u8>>| rows.into_iter().map(|each| PyBytes::new(py, each)).collect::<Vec<_>>();
+        let (confirmed, rows) = self.checked(py, &records);
+        let bytes = |span: Span| PyBytes::new(py, rows.get(span));
+        let keys = |rows: &[Row]| rows.iter().map(|(key, _)| bytes(*key)).collect::<Vec<_>>();
+        let values = |rows: &[Row]| rows.iter().map(|(_, value)| bytes(*value)).collect::<Vec<_>>();
         (
             confirmed,
-            keys(rows().flat_map(|each| &each.timeline).map(|(key, _)| key).collect()),
-            keys(rows().flat_map(|each| &each.timeline).map(|(_, value)| value).collect()),
-            keys(rows().flat_map(|each| &each.arrivals).map(|(key, _)| key).collect()),
-            keys(rows().flat_map(|each| &each.arrivals).map(|(_, value)| value).collect()),
-            keys(rows().flat_map(|each| &each.ids).collect()),
+            keys(&rows.timeline),
+            values(&rows.timeline),
+            keys(&rows.arrivals),
+            values(&rows.arrivals),
+            rows.ids.iter().map(|key| bytes(*key)).collect::<Vec<_>>(),
         )
             .into_pyobject(py)
     }
 }
 
 impl RecordChecker {
-    fn checked(&self, py: Python<'_>, records: &[NamedRecord]) -> Vec<Option<fold::Rows>> {
+    /// Which records are confirmed, and the rows of these.
+    fn checked(&self, py: Python<'_>, records: &[NamedRecord]) -> (Vec<bool>, Rows) {
         let layouts: Vec<&Layout> = self.readers.iter().map(|reader| &reader.get().layout).collect();
+        let mut rows = Rows::default();
         let check = |(partition, offset, recorded_at, entity, id, data): &NamedRecord| {
             let record = Record { partition: *partition, offset: *offset, recorded_at: *recorded_at, id, data };
-            unless_panicked(|| check::record(&layouts, self.partitions, entity, &record))
+            let mark = rows.mark();
+            let found = unless_panicked(|| check::record(&layouts, self.partitions, entity, &record, &mut rows));
+            if found.is_none() {
+                rows.truncate(&mark);
+            }
+            found.is_some()
         };
-        py.detach(|| records.iter().map(check).collect())
+        let confirmed = py.detach(|| records.iter().map(check).collect());
+        (confirmed, rows)
     }
 }
 
@@ -506,21 +516,27 @@ impl TypeFolder {
     /// index, and the indexes and keys of the records.
     fn fold<'py>(&self, py: Python<'py>, entities: Vec<GivenEntity>) -> PyResult<Bound<'py, PyTuple>> {
         let records: Vec<Vec<Record>> = entities.iter().map(|(_, _, _, records, _)| records_of(records)).collect();
-        let given: Vec<_> = entities
+        let given: Vec<Unfolded> = entities
             .iter()
             .zip(&records)
             .map(|((name, packed, through, _, told), records)| (&**name, packed.as_deref(), *through, records, told))
             .collect();
         let (layout, definition) = (&self.layout, &self.definition);
-        let folded: Vec<Option<Outcome>> = py.detach(|| {
-            given
-                .iter()
-                .map(|(name, packed, through, records, told)| {
-                    unless_panicked(|| fold::fold(layout, definition, name, *packed, records, *through, told))
-                })
-                .collect()
+        let (folded, rows) = py.detach(|| {
+            let mut rows = room_for(&given);
+            let fold = |(name, packed, through, records, told): &Unfolded| {
+                let mark = rows.mark();
+                let found = unless_panicked(|| {
+                    fold::fold(layout, definition, name, *packed, records, *through, told, &mut rows)
+                });
+                if !matches!(found, Some(Outcome::Folded(_))) {
+                    rows.truncate(&mark);
+                }
+                found
+            };
+            (given.iter().map(fold).collect::<Vec<_>>(), rows)
         });
-        given_back(py, &folded)
+        given_back(py, &folded, &rows)
     }
 
     /// Compares stored changes with what their records fold to, with the GIL released. Returns the state after each change;
@@ -610,45 +626,54 @@ fn records_of(given: &[GivenRecord]) -> Vec<Record<'_>> {
         .collect()
 }
 
-fn given_back<'py>(py: Python<'py>, folded: &[Option<Outcome>]) -> PyResult<Bound<'py, PyTuple>> {
+/// About what a record adds to its rows, its change and its entity's state, beside its own bytes.
+const BYTES_AROUND: usize = 700;
+
+/// An entity to fold: its name, state, the batch's next offset, its records, and what the timeline has of them.
+type Unfolded<'a> = (&'a str, Option<&'a [u8]>, i64, &'a Vec<Record<'a>>, &'a Told);
+
+/// Returns room for the rows, states and changes of some entities.
+fn room_for(entities: &[Unfolded]) -> Rows {
+    let records = entities.iter().map(|(_, _, _, records, _)| records.len()).sum();
+    let bytes = |(_, packed, _, records, _): &Unfolded| {
+        packed.map_or(0, <[u8]>::len) + records.iter().map(|each| 2 * each.data.len() + BYTES_AROUND).sum::<usize>()
+    };
+    Rows::with_room(entities.iter().map(bytes).sum(), records)
+}
+
+fn given_back<'py>(py: Python<'py>, folded: &[Option<Outcome>], rows: &Rows) -> PyResult<Bound<'py, PyTuple>> {
+    let bytes = |span: Span| PyBytes::new(py, rows.get(span));
     let entities = PyList::empty(py);
-    let [mut timeline, mut arrivals, mut checkpoints] = [(); 3].map(|()| Vec::new());
-    let mut ids: Vec<&[u8]> = Vec::new();
     let doubtful = PyList::empty(py);
     for (place, each) in folded.iter().enumerate() {
-        let Some(Outcome::Folded(Folding { changed, rows })) = each else {
-            if let Some(Outcome::Doubtful(records)) = each {
-                let keys = records.iter().map(|(place, key)| (*place, PyBytes::new(py, key)));
-                doubtful.append((place, keys.collect::<Vec<_>>()))?;
-            }
-            entities.append(py.None())?;
-            continue;
-        };
-        match changed {
-            None => entities.append(PyTuple::empty(py))?,
-            Some(changed) => entities.append((
-                PyBytes::new(py, &changed.state),
-                PyBytes::new(py, &changed.change),
+        match each {
+            Some(Outcome::Folded(Some(changed))) => entities.append((
+                bytes(changed.state),
+                bytes(changed.change),
                 changed.version_before,
                 changed.steps,
                 changed.late,
             ))?,
+            Some(Outcome::Folded(None)) => entities.append(PyTuple::empty(py))?,
+            Some(Outcome::Doubtful(records)) => {
+                let keys = records.iter().map(|(place, key)| (*place, PyBytes::new(py, key)));
+                doubtful.append((place, keys.collect::<Vec<_>>()))?;
+                entities.append(py.None())?;
+            }
+            None => entities.append(py.None())?,
         }
-        timeline.extend(&rows.timeline);
-        arrivals.extend(&rows.arrivals);
-        checkpoints.extend(&rows.checkpoints);
-        ids.extend(rows.ids.iter().map(Vec::as_slice));
     }
-    let [timeline, arrivals, checkpoints] = [timeline, arrivals, checkpoints].map(|rows| in_order(py, rows));
+    // RocksDB writes sorted rows faster.
+    let in_order = |some: &[Row]| {
+        let mut sorted = some.to_vec();
+        sorted.sort_unstable_by_key(|(key, _)| rows.get(*key));
+        sorted.into_iter().flat_map(|(key, value)| [bytes(key), bytes(value)]).collect::<Vec<_>>()
+    };
+    let mut ids: Vec<&[u8]> = rows.ids.iter().map(|key| rows.get(*key)).collect();
     ids.sort_unstable();
     let ids: Vec<_> = ids.into_iter().map(|key| PyBytes::new(py, key)).collect();
+    let [timeline, arrivals, checkpoints] = [&rows.timeline, &rows.arrivals, &rows.checkpoints].map(|each| in_order(each));
     (entities, timeline, arrivals, ids, checkpoints, doubtful).into_pyobject(py)
-}
-
-/// Returns rows sorted by key, as alternating keys and values: RocksDB writes sorted rows faster.
-fn in_order<'py>(py: Python<'py>, mut rows: Vec<&(Vec<u8>, Vec<u8>)>) -> Vec<Bound<'py, PyBytes>> {
-    rows.sort_unstable_by(|one, other| one.0.cmp(&other.0));
-    rows.into_iter().flat_map(|(key, value)| [PyBytes::new(py, key), PyBytes::new(py, value)]).collect()
 }
 
 #[pymodule]

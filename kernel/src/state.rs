@@ -202,63 +202,60 @@ impl<'a> State<'a> {
         Some(Sha256::digest(&out).into())
     }
 
-    /// Returns the stored form.
-    pub fn pack(&self, layout: &Layout, hash: &[u8; 32]) -> Vec<u8> {
-        let mut out = self.pack_until_sources(layout, hash);
-        msgpack::array(&mut out, self.sources.len());
+    /// Writes the stored form.
+    pub fn pack(&self, layout: &Layout, hash: &[u8; 32], out: &mut Vec<u8>) {
+        self.pack_until_sources(layout, hash, out);
+        msgpack::array(out, self.sources.len());
         for (source, _) in &self.sources {
-            msgpack::bytes(&mut out, source);
+            msgpack::bytes(out, source);
         }
-        msgpack::array(&mut out, self.sources.len());
+        msgpack::array(out, self.sources.len());
         for (_, around) in &self.sources {
-            msgpack::bytes(&mut out, around);
+            msgpack::bytes(out, around);
         }
-        msgpack::bytes(&mut out, &self.floor);
-        msgpack::array(&mut out, self.last_ids.len());
+        msgpack::bytes(out, &self.floor);
+        msgpack::array(out, self.last_ids.len());
         for id in &self.last_ids {
-            msgpack::bytes(&mut out, id);
+            msgpack::bytes(out, id);
         }
-        self.pack_rest(&mut out);
-        out
+        self.pack_rest(out);
     }
 
-    /// Returns the content of a checkpoint: no hash, and only the deduplication data that direct folding needs.
-    pub fn checkpoint(&self, layout: &Layout) -> Vec<u8> {
-        let mut out = self.pack_until_sources(layout, &[]);
-        msgpack::array(&mut out, 0);
-        msgpack::array(&mut out, 0);
-        msgpack::bytes(&mut out, &[]);
-        msgpack::array(&mut out, 0);
-        self.pack_rest(&mut out);
-        let checksum = crc32c::crc32c(&out);
+    /// Writes the content of a checkpoint: no hash, and only the deduplication data that direct folding needs.
+    pub fn checkpoint(&self, layout: &Layout, out: &mut Vec<u8>) {
+        let start = out.len();
+        self.pack_until_sources(layout, &[], out);
+        msgpack::array(out, 0);
+        msgpack::array(out, 0);
+        msgpack::bytes(out, &[]);
+        msgpack::array(out, 0);
+        self.pack_rest(out);
+        let checksum = crc32c::crc32c(&out[start..]);
         out.extend_from_slice(&checksum.to_be_bytes());
-        out
     }
 
-    fn pack_until_sources(&self, layout: &Layout, hash: &[u8]) -> Vec<u8> {
-        let mut out = Vec::with_capacity(512 + 128 * self.cells.len());
-        msgpack::array(&mut out, PARTS);
-        msgpack::integer(&mut out, FORMAT.into());
-        msgpack::integer(&mut out, self.version.into());
-        msgpack::bytes(&mut out, hash);
-        msgpack::integer(&mut out, self.highest_offset.into());
-        msgpack::map(&mut out, self.cells.iter().flatten().count());
+    fn pack_until_sources(&self, layout: &Layout, hash: &[u8], out: &mut Vec<u8>) {
+        msgpack::array(out, PARTS);
+        msgpack::integer(out, FORMAT.into());
+        msgpack::integer(out, self.version.into());
+        msgpack::bytes(out, hash);
+        msgpack::integer(out, self.highest_offset.into());
+        msgpack::map(out, self.cells.iter().flatten().count());
         for place in &layout.by_name {
             if let Some(cell) = &self.cells[*place] {
-                msgpack::text(&mut out, &layout.fields[*place].name);
-                cell.pack(&mut out);
+                msgpack::text(out, &layout.fields[*place].name);
+                cell.pack(out);
             }
         }
-        links::pack(&self.links, &mut out);
-        msgpack::map(&mut out, self.clears.iter().flatten().count());
+        links::pack(&self.links, out);
+        msgpack::map(out, self.clears.iter().flatten().count());
         for place in &layout.by_name {
             if let Some(q) = self.clears[*place] {
-                msgpack::text(&mut out, &layout.fields[*place].name);
-                msgpack::bytes(&mut out, q);
+                msgpack::text(out, &layout.fields[*place].name);
+                msgpack::bytes(out, q);
             }
         }
-        msgpack::bytes(&mut out, self.greatest);
-        out
+        msgpack::bytes(out, self.greatest);
     }
 
     fn pack_rest(&self, out: &mut Vec<u8>) {

@@ -182,6 +182,27 @@ def test_damaged_states_are_judged_identically(databases: Databases, is_soak: bo
     assert tables.native.writer.kernel_records > before  # some damage leaves a state that is one
 
 
+def test_entity_that_is_left_to_python_has_no_rows(databases: Databases) -> None:
+    """The kernel folds its first record before it meets one that it does not fold."""
+    tables, version = both(databases, shipped_types()["tool_config"])
+    kernel = find_kernel().kernel
+    assert kernel is not None
+    folder = TypeFold(version).native(kernel)
+    assert folder is not None
+    names = [f"tool_config/left-{number}" for number in range(3)]
+    late = sample(1, names[1], {"rate_limit": 1}, run="other")._replace(cleared=("tool",))
+    history = [sample(2, names[0], {"rate_limit": 2}), sample(2, names[1], {"rate_limit": 2}), late,
+               sample(2, names[2], {"rate_limit": 2})]  # fmt: skip
+    records = [each.record for each in tables.records(version, history)]
+    some = [[records[0]], records[1:3], [records[3]]]
+    entities: list[Any] = [(name, None, 4, each, {}) for name, each in zip(names, some, strict=True)]
+    folded, timeline, arrivals, ids, checkpoints, doubtful = folder.fold(entities)
+    assert [each is None for each in folded] == [False, True, False]
+    assert (len(timeline), len(arrivals), len(ids), checkpoints, doubtful) == (4, 4, 2, [], [])
+    of_entities = [key.partition(b"\0")[0].decode() for key in timeline[::2]]
+    assert of_entities == [names[0], names[2]]
+
+
 def test_damaged_records_are_folded_identically(databases: Databases, is_soak: bool) -> None:
     """What the kernel reads in a record's bytes is what Python reads; what Python refuses, it does not read."""
     seed = int(os.environ["REFOLD_SEED"])

@@ -29,6 +29,8 @@ mod node;
 mod observation;
 #[path = "../../src/place.rs"]
 mod place;
+#[path = "../../src/rows.rs"]
+mod rows;
 #[path = "../../src/state.rs"]
 mod state;
 #[path = "../../src/value.rs"]

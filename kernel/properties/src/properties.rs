@@ -8,6 +8,7 @@ use sha2::{Digest, Sha256};
 use crate::chunk::{merged, BaseWriter, DeltaWriter};
 use crate::drawn::{damage, layout, observation, Choices, ENTITY};
 use crate::fold::{fold, replay, Outcome, Record, Told};
+use crate::rows::Rows;
 use crate::layout::{Definition, Layout, FRAME_BYTES};
 use crate::observation::Observation;
 use crate::state::State;
@@ -46,13 +47,14 @@ fn records<'a>(history: &'a [(Vec<u8>, Vec<u8>)], first: usize) -> Vec<Record<'a
 /// Folds records, and tells of every doubtful one that it is new; None if Python folds them.
 fn folded(layout: &Layout, packed: Option<&[u8]>, records: &[Record]) -> Option<Option<Vec<u8>>> {
     let through = records.last()?.offset + 1;
-    let mut found = fold(layout, &DEFINITION, ENTITY, packed, records, through, &Told::new())?;
+    let mut rows = Rows::default();
+    let mut found = fold(layout, &DEFINITION, ENTITY, packed, records, through, &Told::new(), &mut rows)?;
     if let Outcome::Doubtful(asked) = found {
         let told = asked.iter().map(|(place, _)| (*place, false)).collect();
-        found = fold(layout, &DEFINITION, ENTITY, packed, records, through, &told)?;
+        found = fold(layout, &DEFINITION, ENTITY, packed, records, through, &told, &mut rows)?;
     }
     match found {
-        Outcome::Folded(folding) => Some(folding.changed.map(|changed| changed.state)),
+        Outcome::Folded(changed) => Some(changed.map(|changed| rows.get(changed.state).to_vec())),
         Outcome::Doubtful(_) => None,
     }
 }
@@ -101,7 +103,9 @@ proptest! {
         };
         let read = State::read(&layout, &packed).expect("the kernel reads what it wrote");
         let hash: [u8; 32] = read.hash.and_then(|hash| hash.try_into().ok()).expect("a stored state has its hash");
-        prop_assert_eq!(&read.pack(&layout, &hash), &packed, "a state is written as it was read");
+        let mut written = Vec::new();
+        read.pack(&layout, &hash, &mut written);
+        prop_assert_eq!(&written, &packed, "a state is written as it was read");
         prop_assert_eq!(read.hash_now(&layout, ENTITY), Some(hash));
         damage(&mut packed, 0, &mut choices);
         let rest = records(&history[split - 1..], split);
