@@ -34,6 +34,7 @@ mod value;
 #[cfg(feature = "wrong")]
 mod wrong;
 
+use std::cell::Cell;
 use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -523,7 +524,7 @@ impl TypeFolder {
             .collect();
         let (layout, definition) = (&self.layout, &self.definition);
         let (folded, rows) = py.detach(|| {
-            let mut rows = room_for(&given);
+            let mut rows = room_for(&given, BUFFER.take());
             let fold = |(name, packed, through, records, told): &Unfolded| {
                 let mark = rows.mark();
                 let found = unless_panicked(|| {
@@ -536,7 +537,12 @@ impl TypeFolder {
             };
             (given.iter().map(fold).collect::<Vec<_>>(), rows)
         });
-        given_back(py, &folded, &rows)
+        let found = given_back(py, &folded, &rows);
+        let buffer = rows.into_buffer();
+        if buffer.capacity() <= BUFFER_BYTES_MAX {
+            BUFFER.set(buffer);
+        }
+        found
     }
 
     /// Compares stored changes with what their records fold to, with the GIL released. Returns the state after each change;
@@ -626,6 +632,10 @@ fn records_of(given: &[GivenRecord]) -> Vec<Record<'_>> {
         .collect()
 }
 
+// A new buffer for each batch cost a page fault for each of its pages.
+thread_local!(static BUFFER: Cell<Vec<u8>> = const { Cell::new(Vec::new()) });
+const BUFFER_BYTES_MAX: usize = 8 << 20;
+
 /// About what a record adds to its rows, its change and its entity's state, beside its own bytes.
 const BYTES_AROUND: usize = 700;
 
@@ -633,12 +643,12 @@ const BYTES_AROUND: usize = 700;
 type Unfolded<'a> = (&'a str, Option<&'a [u8]>, i64, &'a Vec<Record<'a>>, &'a Told);
 
 /// Returns room for the rows, states and changes of some entities.
-fn room_for(entities: &[Unfolded]) -> Rows {
+fn room_for(entities: &[Unfolded], buffer: Vec<u8>) -> Rows {
     let records = entities.iter().map(|(_, _, _, records, _)| records.len()).sum();
     let bytes = |(_, packed, _, records, _): &Unfolded| {
         packed.map_or(0, <[u8]>::len) + records.iter().map(|each| 2 * each.data.len() + BYTES_AROUND).sum::<usize>()
     };
-    Rows::with_room(entities.iter().map(bytes).sum(), records)
+    Rows::with_room(buffer, entities.iter().map(bytes).sum(), records)
 }
 
 fn given_back<'py>(py: Python<'py>, folded: &[Option<Outcome>], rows: &Rows) -> PyResult<Bound<'py, PyTuple>> {

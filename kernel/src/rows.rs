@@ -38,15 +38,22 @@ pub struct Rows {
 }
 
 impl Rows {
-    /// Returns no rows, with room for those of some records.
-    pub fn with_room(bytes: usize, records: usize) -> Self {
+    /// Returns no rows, with room for those of some records. `buffer`: is used again.
+    pub fn with_room(mut buffer: Vec<u8>, bytes: usize, records: usize) -> Self {
+        buffer.clear();
+        buffer.reserve(bytes);
         Rows {
-            bytes: Vec::with_capacity(bytes),
+            bytes: buffer,
             timeline: Vec::with_capacity(records),
             arrivals: Vec::with_capacity(records),
             ids: Vec::with_capacity(records),
             checkpoints: Vec::new(),
         }
+    }
+
+    /// Returns the buffer, to be used again.
+    pub fn into_buffer(self) -> Vec<u8> {
+        self.bytes
     }
 
     /// Returns the bytes of a part.
