@@ -6,6 +6,7 @@
 | `refold-confined-*` | the files that a confined replay may write |
 | `refold-import-*` | data from standard input or a pipe that is to be imported |
 | `refold-rebuild-*` | files that the processes of a rebuild, and RocksDB in them, write |
+| `refold-verify-*` | the same of the processes of `refold verify` |
 | `refold-bisect-*` | work trees of `bisect`, and files that its probes write |
 | `refold-scratch-*` | files that are created for a remote object store |
 

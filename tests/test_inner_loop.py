@@ -39,6 +39,7 @@ LONG = {
     "tests/agents/adapters/claude_agent_sdk/test_store.py": "runs sessions of the Claude Agent SDK in other processes",
     "tests/agents/adapters/openai_agents/test_drift.py": "imports the OpenAI Agents SDK",
     "tests/agents/adapters/openai_agents/test_faults.py": "imports the OpenAI Agents SDK, also in other processes",
+    "tests/agents/adapters/langgraph/test_guide.py": "follows a guide, command by command",
     "tests/agents/adapters/openai_agents/test_guide.py": "follows a guide, command by command",
     "tests/agents/adapters/openai_agents/test_processor.py": "runs agents of the OpenAI Agents SDK",
     "tests/agents/adapters/openai_agents/test_session.py": "runs agents of the OpenAI Agents SDK",

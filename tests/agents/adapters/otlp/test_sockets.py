@@ -44,7 +44,7 @@ def test_process_opens_the_named_ports_alone_and_serves_metrics_there(tmp_path: 
     try:
         assert receiving.process.stderr is not None
         metrics = receiving.process.stderr.readline().split()[-1]
-        over_grpc = receiving.said.partition("gRPC at ")[2].partition(";")[0]
+        over_grpc = receiving.said.partition("gRPC at ")[2].partition(",")[0]
         assert post(receiving.url, request(span(1, 1))).status == 200
         with grpc.insecure_channel(over_grpc) as channel:
             call: Any = channel.unary_unary(f"/{TRACES.service}/Export")
