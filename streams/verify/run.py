@@ -88,7 +88,7 @@ def verify(
     """Check everything below a cut.
 
     Args:
-        log: A consistent view of a log (`LogPort.frozen`).
+        log: A consistent view of a log (`LogReader.frozen`).
         cut: Its end.
         progress: Gets (records done since its last call, all records).
         held_bytes: The records of a partition that take more memory than this are read again for each check.

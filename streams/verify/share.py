@@ -96,7 +96,7 @@ def check_share(log: LogReader, cut: Cut, partitions: Sequence[int], limits: Ver
     """Check some partitions below a cut.
 
     Args:
-        log: A consistent view of a log (`LogPort.frozen`).
+        log: A consistent view of a log (`LogReader.frozen`).
         cut: Its end.
         partitions: The partitions.
         limits: How much memory to use.
