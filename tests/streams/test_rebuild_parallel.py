@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from threading import Event, Thread
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -41,8 +40,8 @@ from refold_tests.histories import TYPE, random_history
 from refold_tests.killing_reducer import CALLS, HOLD, MORTAL, SPARES
 from refold_tests.opening import open_log, take
 from refold_tests.processes import is_gone
-from refold_tests.reducers import REDUCERS
-from refold_tests.sample_types import OTHER, A, defined, document, said
+from refold_tests.sample_types import OTHER, A, said
+from refold_tests.unfindable_reducer import only_found_here
 
 PATIENCE_S = 60.0
 
@@ -256,17 +255,8 @@ def test_killed_process_is_replaced_by_the_parent(
 
 
 def test_reducer_that_no_child_process_finds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    only_here = ModuleType("refold_only_here")
-    source = tmp_path / "only_here.py"
-    source.write_text("def longest(value, assertion):\n    return max(value or '', assertion.value, key=len)\n")
-    only_here.__file__ = str(source)
-    exec(compile(source.read_text(), str(source), "exec"), only_here.__dict__)  # a module on no path
-    monkeypatch.setitem(sys.modules, only_here.__name__, only_here)
-    monkeypatch.setenv("REFOLD_REDUCERS", f"{REDUCERS},{only_here.__name__}:longest")
-    field = {"type": "string", "refold.reducer": "custom", "refold.function": f"{only_here.__name__}:longest"}
-    definition = defined(document(start=field))
     with open_log(tmp_path, partitions=4) as log:
-        take(log, spread("start", 200), definition)
+        take(log, spread("start", 200), only_found_here(tmp_path, monkeypatch))
         alone, apart = log.rebuild(parallel=False), log.rebuild(parallel=True)
         assert everything(apart)[:-1] == everything(alone)[:-1]
         problems: Any = apart.source["fallbacks"]

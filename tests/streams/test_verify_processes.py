@@ -8,7 +8,6 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -31,8 +30,8 @@ from refold_tests.epochs import CLOSING, grow, small_epochs
 from refold_tests.histories import random_history
 from refold_tests.killing_reducer import CALLS, MORTAL, SPARES
 from refold_tests.opening import open_log, take
-from refold_tests.reducers import REDUCERS
-from refold_tests.sample_types import A, defined, document, said
+from refold_tests.sample_types import A, said
+from refold_tests.unfindable_reducer import only_found_here
 
 B = f"{A}b"
 PARTITIONS = 4
@@ -172,16 +171,8 @@ def test_log_that_is_written_meanwhile_is_checked_by_one_process(tmp_path: Path,
 def test_reducer_that_no_child_process_finds(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reports: list[bool]
 ) -> None:
-    only_here = ModuleType("refold_only_here")
-    source = tmp_path / "only_here.py"
-    source.write_text("def longest(value, assertion):\n    return max(value or '', assertion.value, key=len)\n")
-    only_here.__file__ = str(source)
-    exec(compile(source.read_text(), str(source), "exec"), only_here.__dict__)  # a module on no path
-    monkeypatch.setitem(sys.modules, only_here.__name__, only_here)
-    monkeypatch.setenv("REFOLD_REDUCERS", f"{REDUCERS},{only_here.__name__}:longest")
-    field = {"type": "string", "refold.reducer": "custom", "refold.function": f"{only_here.__name__}:longest"}
     with open_log(tmp_path, partitions=PARTITIONS) as log:
-        take(log, spread(200), defined(document(start=field)))
+        take(log, spread(200), only_found_here(tmp_path, monkeypatch))
         apart, alone = both(log)
         assert reports == [False, False]
         assert alone.ok
