@@ -72,7 +72,7 @@ impl<'a> ChangeHead<'a> {
 }
 
 /// Folds the records of a stored change onto the state before it. Returns the state after it if the change is what this
-/// fold makes, byte for byte; else None. The records are distinct observations.
+/// fold makes, byte for byte; else None. The records are distinct observations. `rows` gets what the fold writes.
 pub fn change(
     layout: &Layout,
     definition: &Definition,
@@ -80,11 +80,11 @@ pub fn change(
     packed: Option<&[u8]>,
     records: &[Record],
     stored: &[u8],
+    rows: &mut Rows,
 ) -> Option<Vec<u8>> {
     let through = ChangeHead::read(stored)?.through;
     let all_new: HashMap<usize, bool> = (0..records.len()).map(|place| (place, false)).collect();
-    let mut rows = Rows::default();
-    match fold::fold(layout, definition, entity, packed, records, through, &all_new, &mut rows)? {
+    match fold::fold(layout, definition, entity, packed, records, through, &all_new, rows)? {
         Outcome::Folded(Some(Changed { state, change, .. })) if rows.get(change) == stored => {
             Some(rows.get(state).to_vec())
         }

@@ -16,7 +16,7 @@ use crate::cell::{self, Asserted, Key, Mutation, Op, Q};
 use crate::layout::{Definition, Layout, Reducer};
 use crate::links::{self, LinkMutation};
 use crate::observation::{Kind, Observation};
-use crate::rows::{Rows, Span};
+use crate::rows::{key_of, Rows, Span};
 use crate::state::{id_of, State};
 use crate::value::Value;
 
@@ -221,7 +221,7 @@ fn doubtful<'a>(state: &mut State<'a>, entity: &str, read: &'a [Read], from: usi
         match is_known(state, read, place) {
             Some(true) => continue,
             Some(false) => {}
-            None => found.push((place, timeline_key(entity, q))),
+            None => found.push((place, key_of(entity, q).concat())),
         }
         state.note(q, record.offset);
     }
@@ -370,18 +370,4 @@ fn is_checkpoint_due(version: i64, size: usize) -> bool {
         step *= 2;
     }
     version % step == 0 || version & (version - 1) == 0
-}
-
-/// Returns the prefix of the keys of an entity's rows (streams/table/keys.py).
-fn key_of(entity: &str, rest: usize) -> Vec<u8> {
-    let mut key = Vec::with_capacity(entity.len() + 1 + rest);
-    key.extend_from_slice(entity.as_bytes());
-    key.push(0);
-    key
-}
-
-fn timeline_key(entity: &str, q: &[u8]) -> Vec<u8> {
-    let mut key = key_of(entity, q.len());
-    key.extend_from_slice(q);
-    key
 }

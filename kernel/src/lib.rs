@@ -556,10 +556,13 @@ impl TypeFolder {
             .collect();
         let (layout, definition) = (&self.layout, &self.definition);
         let states: Vec<_> = py.detach(|| {
+            let mut rows = Rows::default();
+            let nothing = rows.mark();
             given
                 .iter()
                 .map(|(name, packed, records, stored)| {
-                    unless_panicked(|| check::change(layout, definition, name, *packed, records, stored))
+                    rows.truncate(&nothing);
+                    unless_panicked(|| check::change(layout, definition, name, *packed, records, stored, &mut rows))
                 })
                 .collect()
         });

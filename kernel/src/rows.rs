@@ -8,6 +8,11 @@ use crate::state::id_of;
 
 const ID_PREFIX_BYTES: usize = 8;
 
+/// Returns the parts of the key of an entity's row (streams/table/keys.py).
+pub fn key_of<'a>(entity: &'a str, rest: &'a [u8]) -> [&'a [u8]; 3] {
+    [entity.as_bytes(), &[0], rest]
+}
+
 /// A part of the buffer.
 #[derive(Clone, Copy)]
 pub struct Span {
@@ -75,10 +80,9 @@ impl Rows {
     /// Adds the index entries of a record that is the first with its id (streams/table/keys.py).
     pub fn index(&mut self, entity: &str, record: &Record, q: &[u8]) {
         let (offset, recorded_at) = (record.offset.to_be_bytes(), record.recorded_at.to_be_bytes());
-        let entity = entity.as_bytes();
-        let timeline = (self.joined(&[entity, &[0], q]), self.joined(&[&offset, &recorded_at, record.data]));
+        let timeline = (self.joined(&key_of(entity, q)), self.joined(&[&offset, &recorded_at, record.data]));
         // It retracts nothing.
-        let arrival = (self.joined(&[entity, &[0], &offset]), self.joined(&[&recorded_at, &[0], q]));
+        let arrival = (self.joined(&key_of(entity, &offset)), self.joined(&[&recorded_at, &[0], q]));
         let id = self.joined(&[&id_of(q)[..ID_PREFIX_BYTES], &record.partition.to_be_bytes(), &offset]);
         self.timeline.push(timeline);
         self.arrivals.push(arrival);
