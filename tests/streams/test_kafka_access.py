@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from confluent_kafka import KafkaError
+from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka.admin import AdminClient, NewTopic
 
 from refold.avro.errors import InputError
 from refold.streams.log.kafka.access import (
@@ -144,12 +146,23 @@ def test_principal_may_be_a_certificates_name() -> None:
     assert check_principal("User:CN=a b,OU=c") == "User:CN=a b,OU=c"
 
 
-def test_starting_broker_is_polled_until_it_has_a_coordinator(
+def test_broker_without_a_topic_of_offsets_is_asked_until_it_has_a_coordinator(
     kafka_cluster: Callable[..., Kafka],
 ) -> None:
-    clients = Clients({"bootstrap.servers": kafka_cluster().bootstrap}, "agents")
+    kafka = kafka_cluster()
+    with (kafka.folder / "node1" / "server.properties").open("a", encoding="utf-8") as file:
+        file.write("offsets.topic.replication.factor=2\n")  # more than its brokers, so it cannot create the topic
+    kafka.restart(1)
+    clients = Clients({"bootstrap.servers": kafka.bootstrap}, "agents")
     read = Grant(GROUP, "refold.agents", READ)
-    assert allowed_here(clients, [read]) == {read: True}
+    other = AdminClient(kafka.client_config())
+    with ThreadPoolExecutor(1) as threads:
+        allowed = threads.submit(allowed_here, clients, [read])
+        # The client itself stops looking for a coordinator long before its request times out.
+        with pytest.raises(KafkaException, match="Timed out"):
+            other.describe_consumer_groups([read.name], request_timeout=3)[read.name].result()
+        other.create_topics([NewTopic("__consumer_offsets", 4, 1)])["__consumer_offsets"].result()
+        assert allowed.result() == {read: True}
 
 
 def test_client_error_without_a_reason_has_its_code() -> None:

@@ -8,7 +8,9 @@
    The denial arrives as an event, so the time is divided into parts that double, and events are polled in between. The
    event comes once; for DENIED_S after it the group counts as denied and no request is made.
 
-`describe_group` returns a group's description. Brokers that have just started have no coordinator for a moment.
+`describe_group` returns a group's description. Brokers that have just started have no coordinator until they have made
+their topic of offsets. librdkafka 2.16 looks for a coordinator three times within a second, and then waits in silence
+until its request times out or a connection changes. So this time too is divided into parts, each with a new request.
 """
 
 from __future__ import annotations
@@ -111,6 +113,7 @@ class CommittedOffsets:
 
 
 _PAUSE_S = 0.2
+_FIRST_DESCRIPTION_S = 2.0
 
 
 def describe_group(admin: AdminClient, group: str, timeout_s: float, **asked: Any) -> ConsumerGroupDescription:
@@ -118,15 +121,17 @@ def describe_group(admin: AdminClient, group: str, timeout_s: float, **asked: An
     KafkaException.
     """
     deadline = Deadline(timeout_s)
+    part_s = _FIRST_DESCRIPTION_S
     while True:
-        left_s = max(deadline.left_s, 1.0)
-        (described,) = admin.describe_consumer_groups([group], request_timeout=left_s, **asked).values()
+        within_s = max(1.0, min(part_s, deadline.left_s))
+        (described,) = admin.describe_consumer_groups([group], request_timeout=within_s, **asked).values()
         try:
             found: ConsumerGroupDescription = described.result()
             return found
         except KafkaException as failed:
             if not may_pass(failed, frozenset()) or deadline.is_past:
                 raise
+        part_s *= 2
         time.sleep(_PAUSE_S)
 
 

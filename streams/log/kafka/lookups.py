@@ -191,7 +191,7 @@ def workers_of(admin: AdminClient, group: str, topic: str) -> dict[int, str]:
         StorageError: The group cannot be described.
     """
     try:
-        found = admin.describe_consumer_groups([group], request_timeout=TIMEOUT_S)[group].result()
+        found = describe_group(admin, group, TIMEOUT_S)
     except KafkaException as failed:
         raise storage_error(f"the group {group} does not say which worker owns which partition", failed) from failed
     return {

@@ -13,6 +13,7 @@ from confluent_kafka import ConsumerGroupState, TopicPartition
 from confluent_kafka.admin import AdminClient, ConsumerGroupDescription, MemberDescription
 
 from refold.streams.deadline import Deadline
+from refold.streams.log.kafka.committed import describe_group
 from refold.streams.log.kafka.offsets import KafkaPartition
 from refold_tests.brokers import SharedKafka
 from refold_tests.child import Child
@@ -56,10 +57,7 @@ class Followed:
         return sorted(len(each.assignment.topic_partitions) for each in described.members)
 
     def _described(self) -> ConsumerGroupDescription:
-        found: ConsumerGroupDescription = self._admin.describe_consumer_groups([self.group], request_timeout=60)[
-            self.group
-        ].result()
-        return found
+        return describe_group(self._admin, self.group, 60)
 
     def start(self, monkeypatch: pytest.MonkeyPatch, poison: str = "", instance: str = "one") -> Child:
         monkeypatch.setenv("REFOLD_TEST_POISON", poison)
