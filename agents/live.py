@@ -43,7 +43,8 @@ from refold.avro.errors import InputError
 from refold.avro.observation import Link, Source
 from refold.avro.shipped import shipped_types
 from refold.streams.blobs.url import NO_STORE
-from refold.streams.client import Log, RuntimeContext
+from refold.streams.client import Log
+from refold.streams.runtime_context import RuntimeContext
 
 # For each type, a field that its earlier definitions did not have.
 _RECORDED_TYPES = {"run": "caller_run", "step": "answered", "effect": "lease_ms"}

@@ -11,9 +11,9 @@ from msgspec import UNSET
 
 from refold.agents.recorded_log import RecordedLog
 from refold.avro.errors import InputError
-from refold.streams.client import RuntimeContext
 from refold.streams.defaults import OWNER_TIMEOUT_S
 from refold.streams.open import open_as
+from refold.streams.runtime_context import RuntimeContext
 
 # The modules that runs need are imported on first use, so a log that is only observed and read opens without them.
 if TYPE_CHECKING:
@@ -358,7 +358,7 @@ def open_log(
         config: Settings of Kafka's clients, which override those in the file that REFOLD_KAFKA_CONFIG names.
         worker: The URL of a worker's pages [REFOLD_WORKER, else the workers of a Kafka log are found by their group].
         memory_bytes: RocksDB's memory if this process owns a `file:` log, in bytes [192 MiB]. Less is slower.
-        runtime: Clock, ids and name of this process, for tests.
+        runtime: Clock, ids and name of this process, and settings of its snapshots, for tests.
     """
     return open_as(
         AgentLog, url, types=types, reducers=reducers, read_only=read_only, owner_timeout_s=owner_timeout_s,

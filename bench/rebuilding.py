@@ -10,7 +10,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -21,7 +21,8 @@ from new_process import in_new_process
 from workload import disturbed, ended_runs, observations, uniform
 
 import refold
-from refold.streams.snapshots import snapshotter
+from refold.streams.open import process_context
+from refold.streams.snapshots.settings import SnapshotSettings
 
 RUNS = 3
 SEED = 7
@@ -134,9 +135,8 @@ def _folded(log: Any, source: Iterable[dict[str, Any]]) -> float:
 
 def _folding(count: int, entities: int, snapshots: bool, folder: str) -> float:
     path = Path(tempfile.mkdtemp(prefix="bench-", dir=folder))
-    if not snapshots:
-        snapshotter.EPOCH_RECORDS = 1 << 60
-    with refold.open(f"file:{path}/log") as log:
+    settings = SnapshotSettings() if snapshots else SnapshotSettings(epoch_records=1 << 60)
+    with refold.open(f"file:{path}/log", runtime=replace(process_context(), snapshots=settings)) as log:
         spent = _folded(log, observations(count, uniform(entities, SEED)))
     shutil.rmtree(path)
     return count / spent

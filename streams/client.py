@@ -9,7 +9,6 @@ import contextlib
 import functools
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from threading import RLock
 from types import TracebackType
 from typing import Any, Self, TypeVar, cast
@@ -33,6 +32,7 @@ from refold.streams.point import Point, Points, When
 from refold.streams.rebuild.partition import Progress
 from refold.streams.rebuild.plan import limits_of
 from refold.streams.rebuild.rebuild import rebuild
+from refold.streams.runtime_context import RuntimeContext
 from refold.streams.snapshots.garbage import Collected
 from refold.streams.snapshots.manifest import Epoch
 from refold.streams.snapshots.store import Snapshot, every_epoch, listed
@@ -44,15 +44,6 @@ from refold.streams.view import EntityView, StateView
 from refold.streams.writer_types import EncodedObservation, WriterTypes
 
 F = TypeVar("F", bound=Callable[..., Any])
-
-
-@dataclass(frozen=True, slots=True)
-class RuntimeContext:
-    """A log's environment: a clock in microseconds since 1970, a generator of ids, and the name of this process."""
-
-    now_micros: Callable[[], int]
-    new_id: Callable[[], str]
-    agent: str
 
 
 def _locked(method: F) -> F:

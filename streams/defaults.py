@@ -6,3 +6,5 @@ from __future__ import annotations
 OWNER_TIMEOUT_S = 30.0
 # The meaning of a time: when the log recorded an observation, or when it happened.
 CLOCKS = ("recorded", "observed")
+# A chunk of encoded entities (streams/snapshots/chunk.py) is full at this size.
+CHUNK_BYTES = 64 << 10

@@ -22,11 +22,12 @@ from refold.avro.shipped import load_types, shipped_types
 from refold.reducers.custom import code_of
 from refold.reducers.registered import Registered, allow
 from refold.streams.blobs.url import store_url
-from refold.streams.client import Log, RuntimeContext
+from refold.streams.client import Log
 from refold.streams.defaults import OWNER_TIMEOUT_S
 from refold.streams.log.port import LogPort
 from refold.streams.partitioner import check_partitions
 from refold.streams.rocks.layout import is_log
+from refold.streams.runtime_context import RuntimeContext
 
 if TYPE_CHECKING:
     from refold.streams.log.kafka.log import KafkaLog
@@ -63,7 +64,7 @@ def open_as(
         config: Settings of Kafka's clients. They override those in the file that REFOLD_KAFKA_CONFIG names.
         worker: The URL of a worker's pages; None for REFOLD_WORKER. Without one the workers are found by their group.
         memory_bytes: RocksDB's memory if this process owns a `file:` log, in bytes; None for 192 MiB.
-        runtime: The clock, ids and process name to use; for tests.
+        runtime: The clock, ids, process name and settings of snapshots to use; for tests.
 
     Raises:
         InputError: The URL is invalid, or `read_only` and there is no log.
@@ -116,6 +117,7 @@ def open_port(
         owner_timeout_s=owner_timeout_s,
         blobs=blobs,
         memory_bytes=memory_bytes,
+        settings=runtime.snapshots,
     )
 
 

@@ -26,8 +26,8 @@ from refold.agents.policy.rules import Policy
 from refold.agents.redaction.redactor import Redact
 from refold.agents.state_home import state_folder
 from refold.agents.supervise.supervised import given_gate
-from refold.streams.client import RuntimeContext
 from refold.streams.open import process_context
+from refold.streams.runtime_context import RuntimeContext
 
 WHY_MAX = 2_000
 

@@ -40,8 +40,8 @@ import msgspec
 from refold.agents.capture.exchange import Broken, Response
 from refold.agents.journal.record import Plain, Recording
 from refold.avro.errors import InputError
-from refold.streams.client import RuntimeContext
 from refold.streams.durable import replace_file
+from refold.streams.runtime_context import RuntimeContext
 
 BYTES_MAX = 1 << 30
 PAUSE_S = 0.02

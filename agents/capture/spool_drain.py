@@ -30,8 +30,8 @@ from refold.agents.journal.record import Plain, Recording
 from refold.agents.log import AgentLog
 from refold.agents.redaction.redactor import Redact, is_redacting
 from refold.avro.errors import InputError, RefoldError, StorageError
-from refold.streams.client import RuntimeContext
 from refold.streams.deadline import Deadline
+from refold.streams.runtime_context import RuntimeContext
 
 RETRY_S = 0.2
 RETRY_MAX_S = 10.0

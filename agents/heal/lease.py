@@ -37,9 +37,10 @@ from refold.agents.supervise.machine_processes import boot_id, is_alive, process
 from refold.avro.errors import RefoldError
 from refold.avro.observation import Source
 from refold.avro.times import time_text
-from refold.streams.client import Log, RuntimeContext
+from refold.streams.client import Log
 from refold.streams.log.port import observation_in
 from refold.streams.open import process_context
+from refold.streams.runtime_context import RuntimeContext
 
 TYPE = "healing_lease"
 ELSEWHERE = 3

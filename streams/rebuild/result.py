@@ -21,7 +21,6 @@ from refold.reducers.entity import stored_hash, stored_version
 from refold.streams.digest import Digests, differing_places, root
 from refold.streams.partitioner import BUCKETS, partition_of
 from refold.streams.rebuild.plan import RebuildLimits
-from refold.streams.snapshots.chunk import chunks_of_pieces
 from refold.streams.snapshots.layers import Layers
 from refold.streams.snapshots.manifest import Epoch
 from refold.streams.snapshots.spill import ChunkPlace
@@ -172,7 +171,7 @@ def write_entities(file: IO[bytes], layers: Layers, digests: Digests | None, slo
         digests: The digests of all its buckets; None to leave them out.
         slots: The partition's slots.
     """
-    for data in chunks_of_pieces(layers.pieces()):
+    for data in layers.chunks(layers.pieces()):
         file.write(_LENGTH.pack(len(data)) + data)
     file.write(_LENGTH.pack(0))
     for slot in slots if digests is not None else ():

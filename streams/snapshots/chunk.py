@@ -28,7 +28,6 @@ from refold.streams.checksum import CRC_BYTES, sealed, unsealed
 from refold.streams.digest import preimage
 
 FORMAT = 1
-CHUNK_BYTES = 64 << 10
 _HEAD = struct.Struct(">BIII")
 LENGTH_BYTES = 4
 HASH_BYTES = 32
@@ -42,9 +41,10 @@ Piece = tuple[int, bytes, list[bytes]]
 
 
 class ChunkWriter:
-    """Collects groups in order; returns a chunk whenever one is full."""
+    """Collects groups in order; returns a chunk whenever one is full: when its entities have chunk_bytes."""
 
-    def __init__(self) -> None:
+    def __init__(self, chunk_bytes: int) -> None:
+        self._chunk_bytes = chunk_bytes
         self._clear()
 
     def _clear(self) -> None:
@@ -84,7 +84,7 @@ class ChunkWriter:
         self._bodies += bodies
         for body in bodies:
             self._body_bytes += len(body)
-        return self.close() if self._body_bytes + self._preimage_bytes >= CHUNK_BYTES else None
+        return self.close() if self._body_bytes + self._preimage_bytes >= self._chunk_bytes else None
 
     def close(self) -> bytes | None:
         """Return what was added since the last chunk as one, or None."""
@@ -107,14 +107,14 @@ def piece_of(place: int, members: Sequence[Member]) -> Piece:
     return place, b"".join(parts), [body for _, body in members]
 
 
-def chunks_of(groups: Iterable[Group]) -> Iterator[bytes]:
+def chunks_of(groups: Iterable[Group], chunk_bytes: int) -> Iterator[bytes]:
     """Entities as chunks, as many as they fill."""
-    return chunks_of_pieces(piece_of(place, members) for place, members in groups)
+    return chunks_of_pieces((piece_of(place, members) for place, members in groups), chunk_bytes)
 
 
-def chunks_of_pieces(pieces: Iterable[Piece]) -> Iterator[bytes]:
+def chunks_of_pieces(pieces: Iterable[Piece], chunk_bytes: int) -> Iterator[bytes]:
     """Entities as chunks, as many as they fill."""
-    writer = ChunkWriter()
+    writer = ChunkWriter(chunk_bytes)
     for place, preimages, bodies in pieces:
         if (full := writer.put(place, preimages, bodies)) is not None:
             yield full
@@ -122,9 +122,9 @@ def chunks_of_pieces(pieces: Iterable[Piece]) -> Iterator[bytes]:
         yield last
 
 
-def hash_chunks_of(groups: Iterable[Group]) -> Iterator[bytes]:
+def hash_chunks_of(groups: Iterable[Group], chunk_bytes: int) -> Iterator[bytes]:
     """(key, state hash) pairs as chunks, without entities."""
-    writer = ChunkWriter()
+    writer = ChunkWriter(chunk_bytes)
     yield from filter(None, (writer.add_hashes(place, hashes) for place, hashes in groups))
     yield from filter(None, (writer.close(),))
 

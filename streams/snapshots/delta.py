@@ -16,7 +16,6 @@ from typing import TypeVar
 from refold.avro.kernel import Kernel
 from refold.reducers.entity import stored_highest
 from refold.streams.partitioner import PLACE_BYTES, place_in
-from refold.streams.snapshots import chunk
 from refold.streams.snapshots.buckets import Buckets
 from refold.streams.snapshots.chunk import Member, Piece, chunks_of_pieces, piece_of
 from refold.streams.snapshots.table import Row, TableView
@@ -40,15 +39,18 @@ def given(found: Given | None) -> Given:
 class Changes:
     """The entities with a distinct observation since an offset. Iterating over them changes their buckets.
 
-    kernel: makes the chunks, if it is given. It leaves all of them to Python if a row is damaged. at_most: an upper
-    bound of their number, known without reading them.
+    kernel: makes the chunks, if it is given. It leaves all of them to Python if a row is damaged. chunk_bytes: a chunk
+    is full at this size. at_most: an upper bound of their number, known without reading them.
     """
 
-    def __init__(self, table: TableView, start: int, buckets: Buckets, kernel: Kernel | None) -> None:
+    def __init__(
+        self, table: TableView, start: int, buckets: Buckets, kernel: Kernel | None, chunk_bytes: int
+    ) -> None:  # fmt: skip
         self._table = table
         self._start = start
         self._buckets = buckets
         self._kernel = kernel
+        self._chunk_bytes = chunk_bytes
         self._touched = table.touched(start)
         self._is_known = buckets.may_change() and all(self._touched.values())
         self._count: int | None = None
@@ -68,10 +70,10 @@ class Changes:
             LeftToPython: The kernel does not take a row.
         """
         if self._kernel is None:
-            yield from chunks_of_pieces(self.pieces())
+            yield from chunks_of_pieces(self.pieces(), self._chunk_bytes)
             return
         is_first = self._count is None
-        writer = self._kernel.DeltaWriter(chunk.CHUNK_BYTES, self._start, not self._is_known)
+        writer = self._kernel.DeltaWriter(self._chunk_bytes, self._start, not self._is_known)
         change = self._buckets.change_each if self._is_known else self._buckets.set_each
         for rows in [sorted(self._touched.items())] if self._is_known else self._rows():
             chunks, places, preimages = given(writer.add(rows))

@@ -132,8 +132,12 @@ class Layers:
         self._spilled.append((0, self._layer(pieces)))
         self._merge()
 
+    def chunks(self, pieces: Iterable[Piece]) -> Iterator[bytes]:
+        """Pieces as chunks of the size that the store's chunks have."""
+        return chunks_of_pieces(pieces, self._store.chunk_bytes)
+
     def _layer(self, pieces: Iterable[Piece]) -> list[int]:
-        return [self._take(Chunk(data, "a view", checked=True)) for data in chunks_of_pieces(pieces)]
+        return [self._take(Chunk(data, "a view", checked=True)) for data in self.chunks(pieces)]
 
     def _merge(self) -> None:
         """Merge the last MERGED layers of one level into one of the next."""

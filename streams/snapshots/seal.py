@@ -33,7 +33,6 @@ from refold.streams.checksum import sealed
 from refold.streams.cut import FOLD_VERSION
 from refold.streams.digest import Digests, root_over
 from refold.streams.partitioner import slots_of
-from refold.streams.snapshots import chunk
 from refold.streams.snapshots.buckets import PREIMAGES_BYTES, Buckets
 from refold.streams.snapshots.chunk import (
     Chunk,
@@ -50,6 +49,7 @@ from refold.streams.snapshots.closed_entities import bucket_records, closed_mont
 from refold.streams.snapshots.delta import Changes, LeftToPython, given
 from refold.streams.snapshots.manifest import ColdSpan, Epoch, Manifest, OffsetSpan, encode_manifest, read_manifest
 from refold.streams.snapshots.read import check_slots, read_ranges
+from refold.streams.snapshots.settings import DEFAULT_SETTINGS, SnapshotSettings
 from refold.streams.snapshots.spans import ChunkCache, Read, SortedSpan, hashes_at, merged
 from refold.streams.snapshots.spill import ChunkStore
 from refold.streams.snapshots.store import EpochReader, EpochWriter
@@ -57,25 +57,26 @@ from refold.streams.snapshots.table import EpochState, TableView
 
 
 class SpanWriter:
-    """Appends records to one partition, span by span."""
+    """Appends records to one partition, span by span. chunk_bytes: a chunk is full at this size."""
 
-    def __init__(self, store: EpochWriter, partition: int) -> None:
+    def __init__(self, store: EpochWriter, partition: int, chunk_bytes: int) -> None:
         self._store = store
+        self._chunk_bytes = chunk_bytes
         self.partition = partition
         self.count = 0
         self.size = 0
 
     def span(self, groups: Iterable[Group]) -> OffsetSpan:
         """Entities as chunks."""
-        return self.records(chunks_of(groups))
+        return self.records(chunks_of(groups, self._chunk_bytes))
 
     def pieces(self, pieces: Iterable[Piece]) -> OffsetSpan:
         """Entities as chunks."""
-        return self.records(chunks_of_pieces(pieces))
+        return self.records(chunks_of_pieces(pieces, self._chunk_bytes))
 
     def hashes(self, groups: Iterable[Group]) -> OffsetSpan:
         """(key, state hash) pairs as chunks."""
-        return self.records(hash_chunks_of(groups))
+        return self.records(hash_chunks_of(groups, self._chunk_bytes))
 
     def records(self, records: Iterable[bytes]) -> OffsetSpan:
         """Records, unchanged."""
@@ -88,8 +89,6 @@ class SpanWriter:
         return OffsetSpan(start, self._store.end(self.partition), digest.digest())
 
 
-# With closed entities each base writes all bucket digests, so a base is only worth that after so many changes.
-CHANGED_MIN = 4096
 # With fewer observations since the last epoch, a delta costs less than a base.
 OBSERVATIONS_MIN = 20_000
 # The data of a base is in memory up to this size, and beyond it in a file.
@@ -108,8 +107,9 @@ class Sealer:
     """Seals the epochs of one log, one at a time for each partition."""
 
     def __init__(
-        self, store: EpochWriter, log_id: bytes, partitions: int, kept: Kept | None = None, *, from_ranges: bool = False
-    ) -> None:
+        self, store: EpochWriter, log_id: bytes, partitions: int, kept: Kept | None = None, *,
+        from_ranges: bool = False, settings: SnapshotSettings = DEFAULT_SETTINGS,
+    ) -> None:  # fmt: skip
         """Create it.
 
         Args:
@@ -118,9 +118,11 @@ class Sealer:
             partitions: The number of the log's partitions.
             kept: What sealers of one log share; None for its own.
             from_ranges: Reading the last epoch's ranges is cheaper here than reading the table.
+            settings: When a base is due, and the size of chunks.
         """
         self._store = store
         self._from_ranges = from_ranges
+        self._settings = settings
         self._log_id = log_id
         self._partitions = partitions
         self._kept = {} if kept is None else kept
@@ -140,10 +142,10 @@ class Sealer:
 
     def _write(self, table: TableView, last: Manifest | None) -> Manifest:
         epoch = table.epoch_state.epoch
-        written = SpanWriter(self._store, epoch.partition)
+        written = self._span_writer(epoch.partition)
         known, buckets = self._kept.pop(epoch.partition, (None, None))
         parts = None
-        if last is not None and not is_whole(table.epoch_state, last):
+        if last is not None and not is_whole(table.epoch_state, last, self._settings):
             if buckets is None or known != last.epoch:
                 buckets = self._hashed(table)
             parts, written = self._over(table, last, buckets, written)
@@ -185,7 +187,10 @@ class Sealer:
         """Abandon the records that were appended to the epoch, and begin it again."""
         self._store.abandon(partition)
         self._store.take(partition)
-        return SpanWriter(self._store, partition)
+        return self._span_writer(partition)
+
+    def _span_writer(self, partition: int) -> SpanWriter:
+        return SpanWriter(self._store, partition, self._settings.chunk_bytes)
 
     def _kernel(self, table: TableView) -> Kernel | None:
         """The kernel, if it can write a base of the table."""
@@ -200,7 +205,7 @@ class Sealer:
         if kernel is not None:
             buckets = self._new_buckets()
             try:
-                writer = kernel.BaseWriter(chunk.CHUNK_BYTES)
+                writer = kernel.BaseWriter(self._settings.chunk_bytes)
                 for rows in table.rows():
                     given(writer.add(rows))
                 _, _, slots = given(writer.end())
@@ -215,7 +220,7 @@ class Sealer:
 
     def _by_kernel(self, kernel: Kernel, table: TableView, buckets: Buckets, written: SpanWriter) -> _EpochSpans:
         """Write a base from the whole table, without closed entities, and set its buckets."""
-        writer = kernel.BaseWriter(chunk.CHUNK_BYTES)
+        writer = kernel.BaseWriter(self._settings.chunk_bytes)
         entities = 0
 
         def chunks() -> Iterator[bytes]:
@@ -237,17 +242,20 @@ class Sealer:
         kernel = find_kernel().kernel
         if kernel is not None:
             try:
-                return self._with(Changes(table, last.epoch.offset, buckets, kernel), table, last, buckets, written)
+                return self._with(self._changes(table, last, buckets, kernel), table, last, buckets, written)
             except LeftToPython:
                 written = self._anew(written.partition)
-        return self._with(Changes(table, last.epoch.offset, buckets, None), table, last, buckets, written)
+        return self._with(self._changes(table, last, buckets, None), table, last, buckets, written)
+
+    def _changes(self, table: TableView, last: Manifest, buckets: Buckets, kernel: Kernel | None) -> Changes:
+        return Changes(table, last.epoch.offset, buckets, kernel, self._settings.chunk_bytes)
 
     def _with(
         self, changes: Changes, table: TableView, last: Manifest, buckets: Buckets, written: SpanWriter
     ) -> tuple[_EpochSpans | None, SpanWriter]:
         """`_over`, with these changes."""
         parts = _EpochSpans(last.ranges, last.warm, last.changed, last.cold, last.index, last.buckets)
-        due = base_due(last)
+        due = base_due(last, self._settings)
         if last.changed + changes.at_most >= due and last.changed + changes.count() >= due:
             from_ranges = self._from_ranges and self._kernel(table) is None
             if not last.cold and not from_ranges:  # reading the table itself is cheapest
@@ -262,7 +270,7 @@ class Sealer:
         """Write a base from the last epoch's ranges and the changes since; None if the ranges are damaged."""
         try:
             # A layer for each range, and one or two for the changes.
-            store = ChunkStore(BASE_BYTES, open_min=len(last.ranges) + 2)
+            store = ChunkStore(BASE_BYTES, open_min=len(last.ranges) + 2, chunk_bytes=self._settings.chunk_bytes)
             layers = read_ranges(self._store, last, self._partitions, store)
             check_slots(layers.rehash(), last, self._partitions)
             layers.put_pieces(changes.pieces())
@@ -372,22 +380,22 @@ class _EpochSpans:
     buckets: tuple[OffsetSpan, ...]
 
 
-def base_due(last: Manifest) -> int:
+def base_due(last: Manifest, settings: SnapshotSettings) -> int:
     """The number of entities in the deltas since the last base at which a base is due."""
     part = DUE[last.epoch.partition % len(DUE)]
-    return max(last.warm * part // 32, CHANGED_MIN if last.cold else 1)
+    return max(last.warm * part // 32, settings.changed_min if last.cold else 1)
 
 
-def whole_due(last: Manifest) -> int | None:
+def whole_due(last: Manifest, settings: SnapshotSettings) -> int | None:
     """The number of observations since an epoch at which the next one is a base from the whole table, without looking
     at the changed entities; None for none.
     """
-    return None if last.cold else max(base_due(last) // 2, OBSERVATIONS_MIN)
+    return None if last.cold else max(base_due(last, settings) // 2, OBSERVATIONS_MIN)
 
 
-def is_whole(epoch_state: EpochState, last: Manifest) -> bool:
+def is_whole(epoch_state: EpochState, last: Manifest, settings: SnapshotSettings) -> bool:
     """Whether an epoch after `last` is such a base."""
-    due = whole_due(last)
+    due = whole_due(last, settings)
     return due is not None and epoch_state.observations - last.observations >= due
 
 

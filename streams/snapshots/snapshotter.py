@@ -1,7 +1,7 @@
 """Seals in the background while the fold continues, or at once on request.
 
-1. The fold reports how many records it folded. A partition is due when its share of EPOCH_RECORDS was folded since its
-   last epoch, and that is at least `every_ms` ago. It is also due when its cache is pressing (dirty_entities.py):
+1. The fold reports how many records it folded. A partition is due when its share of `epoch_records` was folded since
+   its last epoch, and that is at least `every_ms` ago. It is also due when its cache is pressing (dirty_entities.py):
    states would soon be dropped and have to be read again, or the partition has many; but not if by then it will have
    so many records that the next epoch is made from the whole table (seal.py). The thread is woken.
 2. It chooses the partition with the most records since its last epoch.
@@ -36,11 +36,10 @@ from refold.streams.snapshots.garbage import GRACE_MS, Collected, Collector
 from refold.streams.snapshots.manifest import Epoch, Manifest
 from refold.streams.snapshots.seal import whole_due
 from refold.streams.snapshots.sealing_process.sealer import ProcessSealer
+from refold.streams.snapshots.settings import DEFAULT_SETTINGS, SnapshotSettings
 from refold.streams.snapshots.store import Pin, SnapshotStore, no_such_epoch
 from refold.streams.snapshots.table import TableView
 
-EPOCH_RECORDS = 2_500
-"""Total for all partitions that are folded here."""
 SHARE_MAX = 0.5
 """The share of one processor's time while epochs are due."""
 PAUSE_S = 0.5
@@ -69,12 +68,14 @@ class Snapshotter:
 
     partitions: returns those that are sealed here now. clock_ms: milliseconds since 1970. prepare: called before each
     epoch and before each request. touched: the fold's cache for epochs. pace: None for no limit but SHARE_MAX.
+    settings: when an epoch is due; as the sealer's.
     """
 
     def __init__(
         self, store: SnapshotStore, sealer: ProcessSealer, views: Views, partitions: Callable[[], Iterable[int]],
         clock_ms: Callable[[], int], *, touched: DirtyEntities, every_ms: int = 0,
         prepare: Callable[[], None] = lambda: None, pace: Pace | None = None,
+        settings: SnapshotSettings = DEFAULT_SETTINGS,
     ) -> None:  # fmt: skip
         self._store = store
         self._sealer = sealer
@@ -85,6 +86,7 @@ class Snapshotter:
         self._prepare = prepare
         self._touched = touched
         self._pace = pace
+        self._settings = settings
         self._folded_at_s = 0.0
         self._collector = Collector(store, GRACE_MS)
         self._collected_at: int | None = None
@@ -245,7 +247,7 @@ class Snapshotter:
 
     @property
     def _share(self) -> int:
-        return max(1, EPOCH_RECORDS // max(1, len(self._folded)))
+        return max(1, self._settings.epoch_records // max(1, len(self._folded)))
 
     def _at(self, partition: int) -> tuple[int, int]:
         """The number of folded records when the partition was last sealed, and the time of that."""
@@ -265,7 +267,7 @@ class Snapshotter:
     def _sealed_of(self, view: TableView, meanwhile: Callable[[], object] = lambda: None) -> Manifest:
         begun_ms = self._clock_ms()
         manifest = self._sealer.seal(view, meanwhile)
-        self._whole_due[manifest.epoch.partition] = whole_due(manifest)
+        self._whole_due[manifest.epoch.partition] = whole_due(manifest, self._settings)
         # A base from the whole table did not read it.
         self._touched.sealed(manifest.epoch.partition, manifest.epoch.offset)
         log_event(_log, "epoch_sealed", partition=manifest.epoch.partition, offset=manifest.epoch.offset,

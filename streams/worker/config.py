@@ -7,12 +7,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from refold.streams.registry.settings import RegistrySettings
+from refold.streams.snapshots.settings import DEFAULT_SETTINGS, SnapshotSettings
 
 COMMIT_MS = 100
 RECORDS_MAX = 10_000
 BYTES_MAX = 32 << 20
 SESSION_MS = 10_000
 TRANSACTION_MS = 20_000
+EPOCH_EVERY_MS = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +28,8 @@ class FoldConfig:
     partitions that it does not own, in a folder of its own. commit_ms, records_max, bytes_max: a batch is committed
     after so long, so many records, or so many bytes. session_ms: how long the group waits for a silent worker.
     transaction_ms: after how long the broker aborts an open transaction; a partition's next owner waits for that.
+    epoch_every_ms: an epoch of a partition is sealed at most so often, unless what is kept for it nears its limit.
+    snapshots: when else epochs are sealed, and how.
     registry: the Schema Registry, which a log that is bound to one asks about ids that it does not hold. kafka:
     settings of librdkafka, which override those of the environment. client_id: the worker's name for others.
     """
@@ -40,6 +44,8 @@ class FoldConfig:
     bytes_max: int = BYTES_MAX
     session_ms: int = SESSION_MS
     transaction_ms: int = TRANSACTION_MS
+    epoch_every_ms: int = EPOCH_EVERY_MS
+    snapshots: SnapshotSettings = DEFAULT_SETTINGS
     registry: RegistrySettings | None = None
     kafka: Mapping[str, str] = field(default_factory=dict, repr=False)
     client_id: str = "refold-worker"

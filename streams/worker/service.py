@@ -115,7 +115,7 @@ class FoldService:
         )
         watched = (log.topics.schemas, len(log.registry))
         self._fetcher = Fetcher(log.clients, log.topics.observations, log.unreadable, watched)
-        self._sealing = Sealing(log, clock_ms)
+        self._sealing = Sealing(log, clock_ms, config.epoch_every_ms, config.snapshots)
         self._standbys = StandbyTables(log, self._starter) if config.is_standby else None
         self._waits = StallLog("partition")
         self._settling = DamageWaits(log.registry.rulings)

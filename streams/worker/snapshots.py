@@ -3,10 +3,10 @@
 1. When the fold of a partition begins, its snapshots are taken over: the process that wrote them before is fenced, and
    an epoch that was left open is aborted. Records folded since the partition's last epoch count, whichever worker
    folded them.
-2. An epoch is sealed after EPOCH_RECORDS, at most every EVERY_MS unless what is kept for epochs nears its limit, and
-   with PACE while records are folded (streams/snapshots/snapshotter.py). Its view is taken without stopping the fold:
-   read the table's point, pin the states, and read the point again. If it differs, an overlay was written in between:
-   try again. A table that is in the middle of a definition is left for the next time.
+2. An epoch is sealed after `epoch_records`, at most every `epoch_every_ms` unless what is kept for epochs nears its
+   limit, and with PACE while records are folded (streams/snapshots/snapshotter.py). Its view is taken without stopping
+   the fold: read the table's point, pin the states, and read the point again. If it differs, an overlay was written in
+   between: try again. A table that is in the middle of a definition is left for the next time.
 3. When a partition is given up, every further write of its epoch is refused here, which ends the epoch; closing the
    table ends reading it. What is open is aborted, at the latest when the next owner fences this process.
 4. A process that is fenced may have lost the partition without knowing. A committed fold of the partition shows that
@@ -34,13 +34,13 @@ from refold.streams.snapshots.dirty_entities import DirtyEntities
 from refold.streams.snapshots.garbage import Collected
 from refold.streams.snapshots.manifest import Epoch
 from refold.streams.snapshots.sealing_process.sealer import ProcessSealer
+from refold.streams.snapshots.settings import SnapshotSettings
 from refold.streams.snapshots.snapshotter import Pace, Snapshotter
 from refold.streams.snapshots.table import EpochState
 from refold.streams.table.pinned import PinnedTable
 from refold.streams.worker.partition_table import PartitionTable
 from refold.streams.worker.pending_commit import Overlay, StoredPosition, read_stored
 
-EVERY_MS = 10_000
 PACE = Pace(share=0.15, unsealed_max=100_000)
 # A base is read in parts, and each part is in memory as fetched, unpacked and decoded: a small read-ahead is enough.
 AHEAD_KB = 2 << 10
@@ -65,8 +65,10 @@ class _FoldedPartition:
 class Sealing:
     """Seals the partitions of one worker, in a thread. The fold reports by `begin`, `committed` and `end`."""
 
-    def __init__(self, log: KafkaLog, clock_ms: Callable[[], int]) -> None:
-        """clock_ms: milliseconds since 1970."""
+    def __init__(
+        self, log: KafkaLog, clock_ms: Callable[[], int], every_ms: int, settings: SnapshotSettings
+    ) -> None:  # fmt: skip
+        """clock_ms: milliseconds since 1970. every_ms, settings: see Snapshotter."""
         self._log = log
         self._held: dict[int, _FoldedPartition] = {}
         self._touched = DirtyEntities()
@@ -77,12 +79,14 @@ class Sealing:
         self._store = KafkaSnapshotStore(
             log.clients, log.topics, log.manifests, log.offsets, self._reading, self._undecided, owns=self._owns
         )
-        sealer = ProcessSealer(self._store, log.log_id, log.partitions, runtime.release_freed_memory)
+        sealer = ProcessSealer(
+            self._store, log.log_id, log.partitions, runtime.release_freed_memory, settings=settings
+        )  # fmt: skip
         self._sizes: dict[int, dict[Epoch, int]] = {}
         self._is_stopping = False
         self._snapshotter = Snapshotter(
-            self._store, sealer, self._views, self._owned, clock_ms, every_ms=EVERY_MS, prepare=self._prepare,
-            touched=self._touched, pace=PACE,
+            self._store, sealer, self._views, self._owned, clock_ms, every_ms=every_ms, prepare=self._prepare,
+            touched=self._touched, pace=PACE, settings=settings,
         )  # fmt: skip
 
     # Called by the fold

@@ -19,7 +19,7 @@ from refold.agents.compare.provenance import provenance
 from refold.agents.knew import KnownEntity, ReceivedAnswer
 from refold.agents.log import AgentLog, open_log
 from refold.avro.times import time_text
-from refold.streams.client import RuntimeContext
+from refold.streams.runtime_context import RuntimeContext
 from refold_tests.brokers import SharedKafka
 from refold_tests.command import refold_command
 

@@ -6,6 +6,7 @@ import datetime as dt
 import gzip
 import random
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,16 +17,16 @@ from refold.reducers.entity import stored_hash, stored_version
 from refold.streams.client import Log
 from refold.streams.cut import Cut
 from refold.streams.digest import root_of
+from refold.streams.open import process_context
 from refold.streams.rebuild.rebuild import rebuild
-from refold.streams.snapshots import seal
+from refold.streams.snapshots.settings import SnapshotSettings
 from refold_tests.command import refold_command
 
 CUTS = 200
 FULL = 10
 PARTS = 4
 CLOSED = 80
-EPOCH_RECORDS = 300
-CHANGED_MIN = 200
+SETTINGS = SnapshotSettings(epoch_records=300, changed_min=200)
 
 # One import serves all tests of this file, so xdist runs them on one worker.
 pytestmark = [pytest.mark.outside, pytest.mark.xdist_group("snapshots-acceptance")]
@@ -33,21 +34,19 @@ pytestmark = [pytest.mark.outside, pytest.mark.xdist_group("snapshots-acceptance
 
 @pytest.fixture(scope="module")
 def url(tau_bench_file: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
-    """The log that the runs were imported into, by PARTS commands. Epochs are sealed in between and in the
-    background.
+    """The log that the runs were imported into, by PARTS commands. Its owner, in this process, seals epochs in between
+    and in the background.
     """
     folder = tmp_path_factory.mktemp("snapshots")
     url = f"file:{folder / 'log'}"
     lines = gzip.decompress(tau_bench_file.read_bytes()).splitlines(keepends=True)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("refold.streams.snapshots.snapshotter.EPOCH_RECORDS", EPOCH_RECORDS)
-        patch.setattr(seal, "CHANGED_MIN", CHANGED_MIN)
-        for part in range(PARTS):
+    for part in range(PARTS):
+        with refold.open(url, runtime=replace(process_context(), snapshots=SETTINGS)) as log:
             path = folder / f"{part}.jsonl"
             path.write_bytes(b"".join(lines[part::PARTS]))
             assert run(["import", str(path), "--format", "tau-bench", "--log", url]) == 0
-            with refold.open(url) as log:
-                observe_closed(log, part)
+            observe_closed(log, part)
+            log.flush()
             assert run(["snapshot", "--log", url]) == 0
     return url
 

@@ -14,12 +14,14 @@ from refold.avro import kernel
 from refold.avro.errors import CorruptionError
 from refold.avro.kernel import SWITCH, DeltaWriter, KernelStatus, find_kernel
 from refold.reducers.entity import stored_hash
+from refold.streams.defaults import CHUNK_BYTES
 from refold.streams.digest import preimage
 from refold.streams.partitioner import BUCKETS, PLACE_BYTES, place_in, placed
 from refold.streams.snapshots import seal
 from refold.streams.snapshots.buckets import Buckets
-from refold.streams.snapshots.chunk import CHUNK_BYTES, chunks_of_pieces, merged_preimages, piece_of
+from refold.streams.snapshots.chunk import chunks_of_pieces, merged_preimages, piece_of
 from refold.streams.snapshots.seal import Sealer
+from refold.streams.snapshots.settings import SnapshotSettings
 from refold.streams.snapshots.table import Row
 from refold_tests.sealing import MemoryStore, Table, View
 
@@ -39,13 +41,13 @@ def rows_of(rng: random.Random, names: int) -> list[Row]:
     return sorted(rows.items())
 
 
-def by_python(rows: list[Row], limit: int, monkeypatch: pytest.MonkeyPatch) -> tuple[list[bytes], Buckets]:
+def by_python(rows: list[Row], limit: int) -> tuple[list[bytes], Buckets]:
     groups: dict[int, list[Row]] = {}
     for key, body in rows:
         groups.setdefault(place_in(key), []).append((key[PLACE_BYTES:], body))
     buckets = Buckets(1 << 30)
-    monkeypatch.setattr("refold.streams.snapshots.chunk.CHUNK_BYTES", limit)
-    return list(chunks_of_pieces(buckets.passing(piece_of(place, groups[place]) for place in groups))), buckets
+    pieces = buckets.passing(piece_of(place, groups[place]) for place in groups)
+    return list(chunks_of_pieces(pieces, limit)), buckets
 
 
 def by_kernel(rng: random.Random, rows: list[Row], limit: int) -> tuple[list[bytes], Buckets, int] | None:
@@ -70,11 +72,11 @@ def by_kernel(rng: random.Random, rows: list[Row], limit: int) -> tuple[list[byt
 
 
 @pytest.mark.parametrize("number", range(12))
-def test_chunks_and_buckets(seed: int, number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_chunks_and_buckets(seed: int, number: int) -> None:
     rng = random.Random(f"{seed}/{number}")
     rows = rows_of(rng, rng.choice((1, 30, 400)))
     limit = rng.choice((1, 500, 3_000, CHUNK_BYTES))
-    expected, buckets = by_python(rows, limit, monkeypatch)
+    expected, buckets = by_python(rows, limit)
     found = by_kernel(rng, rows, limit)
     assert found is not None
     assert found[0] == expected
@@ -132,11 +134,13 @@ def test_rows_out_of_order_are_left_to_python(seed: int) -> None:
 def test_every_epoch(seed: int, number: int, closes: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Deltas, bases from deltas, and bases because of many observations, by a process as by a thread."""
     rng = random.Random(f"{seed}/{number}")
-    monkeypatch.setattr("refold.streams.snapshots.chunk.CHUNK_BYTES", rng.choice((300, 3_000)))
+    settings = SnapshotSettings(chunk_bytes=rng.choice((300, 3_000)))
     monkeypatch.setattr(seal, "OBSERVATIONS_MIN", rng.choice((30, 10_000)))
     table = Table(rng, 60)
     stores = [MemoryStore() for _ in range(4)]
-    sealers = [Sealer(store, LOG_ID, 1, from_ranges=place % 2 == 1) for place, store in enumerate(stores)]
+    sealers = [
+        Sealer(store, LOG_ID, 1, from_ranges=place % 2 == 1, settings=settings) for place, store in enumerate(stores)
+    ]
     kinds, written = set(), counted_deltas(monkeypatch)
     for _ in range(25):
         for _ in range(rng.choice((1, 3, 3, 5, 80))):

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from refold.avro.errors import CorruptionError
 from refold.streams.checksum import sealed, unsealed
-from refold.streams.snapshots.chunk import CHUNK_BYTES, Chunk, ChunkWriter, Group
+from refold.streams.defaults import CHUNK_BYTES
+from refold.streams.snapshots.chunk import Chunk, ChunkWriter, Group
 from refold_tests.encoded_entities import HASHES, NAMES, encoded, grouped
 
 Table = dict[str, tuple[bytes, bytes]]
@@ -33,7 +34,7 @@ def groups_of(table: Table) -> list[Group]:
 
 def written(groups: list[Group], *, hashes: bool = False) -> list[bytes]:
     """The chunks of these groups."""
-    writer = ChunkWriter()
+    writer = ChunkWriter(CHUNK_BYTES)
     add = writer.add_hashes if hashes else writer.add
     full = [data for place, members in groups if (data := add(place, members)) is not None]
     last = writer.close()

@@ -22,8 +22,9 @@ from hypothesis import strategies as st
 from refold.avro.errors import NotAnswerable, UnknownEntity
 from refold.avro.observation import Observation
 from refold.streams.changes import Row
-from refold.streams.client import Log, RuntimeContext
+from refold.streams.client import Log
 from refold.streams.cut import Cut
+from refold.streams.runtime_context import RuntimeContext
 from refold_tests.brokers import SharedKafka
 from refold_tests.folding import opened, url_of
 from refold_tests.histories import ENTITIES, EVERYTHING, Plan, build, histories

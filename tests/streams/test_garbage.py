@@ -11,10 +11,11 @@ import pytest
 from refold.streams.log.file.snapshots import FileSnapshotStore
 from refold.streams.rocks.batch import WriteSet
 from refold.streams.rocks.database import Database
-from refold.streams.snapshots import closed_entities, seal
+from refold.streams.snapshots import closed_entities
 from refold.streams.snapshots.garbage import GRACE_MS
 from refold.streams.snapshots.manifest import Epoch
 from refold.streams.snapshots.retention_policy import DAY_MS, HOUR_MS, MONTH_MS
+from refold.streams.snapshots.settings import DEFAULT_SETTINGS, SnapshotSettings
 from refold.streams.snapshots.store import Pin, Tombstone
 from refold_tests.opening import PARTITIONS
 from refold_tests.world import World, offsets
@@ -26,8 +27,8 @@ def database(tmp_path: Path) -> Iterator[Database]:
         yield found
 
 
-def world_of(rng: random.Random, database: Database) -> World:
-    return World(rng, lambda: FileSnapshotStore(database, PARTITIONS))
+def world_of(rng: random.Random, database: Database, settings: SnapshotSettings = DEFAULT_SETTINGS) -> World:
+    return World(rng, lambda: FileSnapshotStore(database, PARTITIONS), settings)
 
 
 @pytest.mark.parametrize("number", range(3))
@@ -35,13 +36,12 @@ def test_kept_epochs_are_readable_and_nothing_else_stays(
     database: Database, seed: int, number: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rng = random.Random(seed + number)
-    monkeypatch.setattr(seal, "CHANGED_MIN", 20)
+    settings = SnapshotSettings(changed_min=20, chunk_bytes=rng.choice((1, 2_000)))
     monkeypatch.setattr(closed_entities, "BUCKET_SLOTS", 64)
-    monkeypatch.setattr("refold.streams.snapshots.chunk.CHUNK_BYTES", rng.choice((1, 2_000)))
     monkeypatch.setattr("refold.streams.snapshots.garbage.BURIED_AT_ONCE", 2)
     monkeypatch.setattr("refold.streams.log.file.snapshots.REMOVED_AT_ONCE", 3)
     monkeypatch.setattr("refold.streams.log.file.snapshots.COMPACTED_BYTES", rng.choice((1, 1 << 30)))
-    world = world_of(rng, database)
+    world = world_of(rng, database, settings)
     for _ in range(25):
         for _ in range(rng.choice((1, 4))):
             world.step()
@@ -152,11 +152,10 @@ def test_collection_interrupted_at_any_write_is_completed_later(
 ) -> None:
     monkeypatch.setattr("refold.streams.snapshots.garbage.BURIED_AT_ONCE", 1)
     monkeypatch.setattr("refold.streams.log.file.snapshots.REMOVED_AT_ONCE", 1)
-    monkeypatch.setattr("refold.streams.snapshots.chunk.CHUNK_BYTES", 1)
     expected, writes = None, 0
     for last in range(1_000):
         with Database.create(tmp_path / f"store{last}") as database:
-            world = world_of(random.Random(seed), database)
+            world = world_of(random.Random(seed), database, SnapshotSettings(chunk_bytes=1))
             for number in range(8):
                 world.seal(world.tables[0])
                 world.now_ms += (HOUR_MS, 2 * DAY_MS)[number % 2]

@@ -15,6 +15,7 @@ from refold.streams.snapshots.garbage import GRACE_MS, Collected
 from refold.streams.snapshots.manifest import Epoch, Manifest
 from refold.streams.snapshots.read import read_epoch
 from refold.streams.snapshots.retention_policy import DAY_MS, HOUR_MS, MONTH_MS
+from refold.streams.snapshots.settings import SnapshotSettings
 from refold.streams.snapshots.snapshotter import COLLECT_EVERY_MS
 from refold.streams.snapshots.spill import ChunkStore
 from refold.streams.snapshots.store import Pin, SnapshotReader, Tombstone
@@ -30,14 +31,13 @@ from refold_tests.varied_logs import cuts_below
 
 def test_ageing_log_rebuilds_the_same(tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     rng = random.Random(seed)
-    monkeypatch.setattr("refold.streams.snapshots.snapshotter.EPOCH_RECORDS", 13)
     monkeypatch.setattr("refold.streams.snapshots.snapshotter.SHARE_MAX", math.inf)
     monkeypatch.setattr("refold.streams.snapshots.snapshotter.COLLECT_EVERY_MS", 0)
     clock = FileClock(tmp_path / "clock")
     observations = random_history(seed, 250)
     readers: list[tuple[int, Manifest]] = []
     pinned: set[Epoch] = set()
-    with open_log(tmp_path) as log:
+    with open_log(tmp_path, settings=SnapshotSettings(epoch_records=13)) as log:
         while observations:
             at_once = rng.choice((1, 5, 20))
             take(log, observations[:at_once])
@@ -208,14 +208,13 @@ def test_reader_in_another_process_is_exact_during_collection(
     tmp_path: Path, child: Callable[..., Child], seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rng = random.Random(seed)
-    monkeypatch.setattr("refold.streams.snapshots.snapshotter.EPOCH_RECORDS", 15)
     monkeypatch.setattr("refold.streams.snapshots.snapshotter.SHARE_MAX", math.inf)
     monkeypatch.setattr("refold.streams.snapshots.snapshotter.COLLECT_EVERY_MS", 0)
     clock = old_log(tmp_path)
     reader = child(READER, tmp_path, seed)
     assert reader.line() == "open"
     removed = 0
-    with open_log(tmp_path) as log:
+    with open_log(tmp_path, settings=SnapshotSettings(epoch_records=15)) as log:
         first = {each.epoch for each in log.snapshots()}
         observations = random_history(seed, 200)
         for done in range(0, len(observations), 4):

@@ -31,11 +31,10 @@ from refold.streams.log.kafka.url import parse_url
 from refold.streams.rebuild.rebuild import rebuild
 from refold.streams.registry.ids import SchemaIds
 from refold.streams.registry.settings import RegistrySettings
-from refold.streams.snapshots import seal, snapshotter
 from refold.streams.snapshots.chunk import Member
-from refold.streams.worker import snapshots
 from refold_tests import specimens
 from refold_tests.brokers import SharedKafka
+from refold_tests.epochs import SMALL_EPOCHS
 from refold_tests.folding import await_folded, await_sealed, opened, running, url_of
 from refold_tests.histories import SOURCES, Plan, Regime, build, drawn_plan
 from refold_tests.java import run_java
@@ -145,17 +144,13 @@ def check(log: KafkaLog, cuts: Sequence[Cut]) -> list[dict[str, Any]]:
 
 
 @pytest.fixture
-def log(kafka: SharedKafka, prefix: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[KafkaLog]:
-    monkeypatch.setattr("refold.streams.snapshots.chunk.CHUNK_BYTES", 700)
-    monkeypatch.setattr(seal, "CHANGED_MIN", 6)
+def log(kafka: SharedKafka, prefix: str) -> Iterator[KafkaLog]:
     with opened(url_of(kafka.bootstrap, prefix, PARTITIONS)) as found:
         yield found
 
 
 @pytest.mark.timeout(600)
-def test_java_computes_the_roots_of_cuts_before_at_and_after_epochs(
-    log: KafkaLog, tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_java_computes_the_roots_of_cuts_before_at_and_after_epochs(log: KafkaLog, tmp_path: Path, seed: int) -> None:
     """Types that close and change, verdicts, a worker's bases and deltas, and records that it has not reached yet."""
     print(f"seed {seed}")
     rng = random.Random(seed)
@@ -164,9 +159,8 @@ def test_java_computes_the_roots_of_cuts_before_at_and_after_epochs(
     many = replace(Regime.draw(rng), entities=60)
     pairs = zip(plain_history(rng, 200, WILD, "few"), plain_history(rng, 200, many, "many"), strict=False)
     rest = iter([*chain.from_iterable(pairs), *of_every_type(seed)])
-    monkeypatch.setattr(snapshotter, "EPOCH_RECORDS", 1)
-    monkeypatch.setattr(snapshots, "EVERY_MS", 0)
-    with running(log.url, tmp_path) as worker:
+    often = replace(SMALL_EPOCHS, epoch_records=1)
+    with running(log.url, tmp_path, snapshots=often, epoch_every_ms=0) as worker:
         for length in (150, 10, 10, 100):
             append(log, islice(rest, length))
             await_sealed(log, worker)
@@ -177,7 +171,7 @@ def test_java_computes_the_roots_of_cuts_before_at_and_after_epochs(
             append(log, islice(rest, length))
             await_sealed(log, worker)
         sealed = log.ends()
-        monkeypatch.setattr(snapshotter, "EPOCH_RECORDS", 10**9)
+    with running(log.url, tmp_path, snapshots=replace(SMALL_EPOCHS, epoch_records=10**9)) as worker:
         append(log, islice(rest, 50))
         await_folded(log, worker)
     append(log, rest)

@@ -25,7 +25,7 @@ from refold.streams.snapshots.store import Tombstone
 from refold.testing.kafka import Kafka
 from refold_tests.brokers import SharedKafka
 from refold_tests.clock import FileClock
-from refold_tests.epochs import small_epochs
+from refold_tests.epochs import SMALL_EPOCHS
 from refold_tests.full_replay import assert_full_replay
 from refold_tests.kafka_epochs import Flipping, Sealing
 from refold_tests.kafka_snapshots import Connection
@@ -63,14 +63,11 @@ class KafkaPast(Past):
 
 
 @pytest.fixture
-def past(
-    kafka: SharedKafka, prefix: str, tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[KafkaPast]:
+def past(kafka: SharedKafka, prefix: str, tmp_path: Path, seed: int) -> Iterator[KafkaPast]:
     """A log of some length and epochs, its records late, twice, retracted, its definitions changed."""
     print(f"seed {seed}")
-    small_epochs(monkeypatch)
     rng = random.Random(seed)
-    with opened(kafka, prefix) as log, Sealing(port_of(log)) as sealing:
+    with opened(kafka, prefix) as log, Sealing(port_of(log), settings=SMALL_EPOCHS) as sealing:
         past = KafkaPast(log, tmp_path, rng, sealing)
         past.run(mixed_history(seed, LENGTH, 40), snapshots=0.3, redefined=0.05)
         past.snapshot()
@@ -113,11 +110,8 @@ def test_several_processes_rebuild_the_same(kafka: SharedKafka, prefix: str, pas
             assert source["apart"] == PARTITIONS
 
 
-def test_child_processes_connect_as_their_parent(
-    kafka_cluster: Callable[..., Kafka], seed: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_child_processes_connect_as_their_parent(kafka_cluster: Callable[..., Kafka], seed: int) -> None:
     """With settings given in Python that are in no URL and no environment."""
-    small_epochs(monkeypatch)
     secured = kafka_cluster(secure=True)
     address = parse_url(f"kafka://{secured.bootstrap}/agents?partitions={PARTITIONS}")
     port = KafkaLog(address, config=secured.client_config())
@@ -125,7 +119,7 @@ def test_child_processes_connect_as_their_parent(
         for each in mixed_history(seed, 60, 10):
             log.take(each, identify(each), TYPES[each.type][0], {})
         log.flush()
-        with Sealing(port) as sealing:
+        with Sealing(port, settings=SMALL_EPOCHS) as sealing:
             epochs = sealing.seal()
         source = assert_same(log, log.point().cut, parallel=True)
         assert (source["fallbacks"], source["apart"]) == ([], PARTITIONS)
@@ -153,12 +147,11 @@ def test_nothing_is_left_on_disk(kafka: SharedKafka, prefix: str, past: KafkaPas
 
 
 def test_flipped_bytes_are_detected_and_an_older_epoch_is_used(
-    kafka: SharedKafka, prefix: str, tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
+    kafka: SharedKafka, prefix: str, tmp_path: Path, seed: int
 ) -> None:
     print(f"seed {seed}")
-    small_epochs(monkeypatch)
     rng = random.Random(seed)
-    with opened(kafka, prefix) as log, Sealing(port_of(log), Flipping) as sealing:
+    with opened(kafka, prefix) as log, Sealing(port_of(log), Flipping, SMALL_EPOCHS) as sealing:
         past = KafkaPast(log, tmp_path, rng, sealing)
         past.run(mixed_history(seed, 100, 20), snapshots=0)
         good = dict.fromkeys(map(str, range(PARTITIONS)), 0)

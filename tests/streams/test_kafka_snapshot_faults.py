@@ -16,12 +16,12 @@ import pytest
 
 from refold.avro.errors import CorruptionError
 from refold.streams.log.kafka.snapshots import KafkaSnapshotStore
-from refold.streams.snapshots import seal
 from refold.streams.snapshots.garbage import GRACE_MS
 from refold.streams.snapshots.manifest import Epoch, Manifest
 from refold.streams.snapshots.read import read_epoch
 from refold.streams.snapshots.retention_policy import MONTH_MS
 from refold.streams.snapshots.seal import Sealer
+from refold.streams.snapshots.settings import SnapshotSettings
 from refold.streams.snapshots.spill import ChunkStore
 from refold.streams.snapshots.store import SnapshotReader
 from refold.testing.kafka import Kafka
@@ -41,14 +41,13 @@ NAMES = 60
 SEALER = """
 import random, sys, time
 from refold.avro.errors import StorageError
-from refold.streams.snapshots import chunk, seal
 from refold.streams.snapshots.seal import Sealer
+from refold.streams.snapshots.settings import SnapshotSettings
 from refold_tests.kafka_snapshots import Connection
 from refold_tests.sealing import Table
 from refold_tests.world import LOG_ID
 
 bootstrap, prefix, seed, length, names, wait_s = *sys.argv[1:3], *map(int, sys.argv[3:6]), float(sys.argv[6])
-chunk.CHUNK_BYTES, seal.CHANGED_MIN = 300, 20
 with Connection({"bootstrap.servers": bootstrap}, prefix, 1) as connection:
     store = connection.store()
     append = store.append
@@ -62,7 +61,8 @@ with Connection({"bootstrap.servers": bootstrap}, prefix, 1) as connection:
         store.take(0)
         table = Table(random.Random(seed), names)
         table.change_up_to(max((epoch.offset for epoch in store.epochs(0)), default=0))
-        sealer, rng = Sealer(store, LOG_ID, 1), random.Random(seed + table.offset)
+        sealer = Sealer(store, LOG_ID, 1, settings=SnapshotSettings(chunk_bytes=300, changed_min=20))
+        rng = random.Random(seed + table.offset)
         print("taken", table.offset, flush=True)
         while table.offset < length:
             table.change_up_to(table.offset + rng.choice((1, 10, 40)))
@@ -112,10 +112,8 @@ class Watch:
 
 
 @pytest.fixture
-def watch(kafka: SharedKafka, prefix: str, seed: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[Watch]:
+def watch(kafka: SharedKafka, prefix: str, seed: int) -> Iterator[Watch]:
     print(f"seed {seed}")
-    monkeypatch.setattr(seal, "CHANGED_MIN", 20)
-    monkeypatch.setattr("refold.streams.snapshots.chunk.CHUNK_BYTES", 300)
     make_topics(kafka.client_config(), prefix, 1)
     with Connection(kafka.client_config(), prefix, 1) as connection:
         yield Watch(connection, seed)
@@ -167,7 +165,7 @@ def test_fenced_writer_writes_nothing(
             store = connection.store()
             store.take(0)
             table.change_up_to(max((epoch.offset for epoch in store.epochs(0)), default=0))
-            sealer = Sealer(store, LOG_ID, 1)
+            sealer = Sealer(store, LOG_ID, 1, settings=SnapshotSettings(chunk_bytes=300, changed_min=20))
             for _ in range(rng.randrange(1, 3)):
                 table.change_up_to(table.offset + rng.choice((1, 30)))
                 watch.told.add(sealer.seal(table.view()).epoch.offset)
@@ -253,11 +251,10 @@ def test_garbage_collection_and_compaction_never_remove_kept_epochs(
 ) -> None:
     print(f"seed {seed}")
     rng = random.Random(seed)
-    monkeypatch.setattr(seal, "CHANGED_MIN", 20)
+    settings = SnapshotSettings(changed_min=20, chunk_bytes=rng.choice((1, 2_000)))
     monkeypatch.setattr("refold.streams.snapshots.closed_entities.BUCKET_SLOTS", 64)
-    monkeypatch.setattr("refold.streams.snapshots.chunk.CHUNK_BYTES", rng.choice((1, 2_000)))
     monkeypatch.setattr("refold.streams.snapshots.garbage.BURIED_AT_ONCE", 2)
-    world = KafkaWorld(rng, compacting.store)
+    world = KafkaWorld(rng, compacting.store, settings)
     held: set[tuple[int, int]] = set()
     for turn in range(2 * fault_rounds):
         for _ in range(rng.choice((1, 4))):

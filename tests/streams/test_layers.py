@@ -10,6 +10,7 @@ from itertools import chain
 import pytest
 
 from refold.avro.errors import CorruptionError
+from refold.streams.defaults import CHUNK_BYTES
 from refold.streams.digest import Digests, bucket_digest, differing_places, root, root_of
 from refold.streams.snapshots import spill
 from refold.streams.snapshots.chunk import ChunkWriter, piece_of
@@ -38,7 +39,7 @@ class Model:
 
     def chunks(self, names: set[str]) -> list[bytes]:
         """Return a layer of these as in a snapshot."""
-        writer = ChunkWriter()
+        writer = ChunkWriter(CHUNK_BYTES)
         groups = grouped((name, self.packed[name]) for name in names)
         full = [data for each, members in groups if (data := writer.add(each, members)) is not None]
         return [*full, *filter(None, [writer.close()])]

@@ -18,7 +18,7 @@ from refold.streams.log.file.snapshots import FileSnapshotReader
 from refold.streams.snapshots.manifest import Manifest
 from refold.streams.table import keys
 from refold.streams.view import StateView
-from refold_tests.epochs import CLOSING, MONTH_MICROS, grow, manifests, small_epochs
+from refold_tests.epochs import CLOSING, MONTH_MICROS, SMALL_EPOCHS, grow, manifests
 from refold_tests.histories import TYPE
 from refold_tests.opening import open_log, take
 from refold_tests.sample_types import BEGIN, OTHER, A, defined, document, said
@@ -54,14 +54,11 @@ def begun_from(log: Log, view: StateView) -> list[Manifest]:
 
 
 @pytest.mark.parametrize("number", range(4))
-def test_limited_view_is_the_whole_one_without_the_rest(
-    tmp_path: Path, seed: int, number: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    small_epochs(monkeypatch)
+def test_limited_view_is_the_whole_one_without_the_rest(tmp_path: Path, seed: int, number: int) -> None:
     rng = random.Random(seed + number)
     every = [f"{kind}/{each}" for kind in (TYPE, OTHER.name) for each in range(NAMES + 2)]
     left_out = cold = 0
-    with open_log(tmp_path) as log:
+    with open_log(tmp_path, settings=SMALL_EPOCHS) as log:
         grow(log, rng, 9, names=NAMES)
         take(log, [said(f"{TYPE}/{each}", each) for each in range(3)], CLOSING)
         for cut in cuts(log, rng, 5):
@@ -105,13 +102,10 @@ def test_limited_view_is_the_whole_one_without_the_rest(
 
 
 @pytest.mark.parametrize("number", range(2))
-def test_limits_apply_to_the_observed_clock_and_across_a_new_definition(
-    tmp_path: Path, seed: int, number: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    small_epochs(monkeypatch)
+def test_limits_apply_to_the_observed_clock_and_across_a_new_definition(tmp_path: Path, seed: int, number: int) -> None:
     rng = random.Random(seed + number)
     low = defined({**document(), "refold.closed_by": "low"})
-    with open_log(tmp_path) as log:
+    with open_log(tmp_path, settings=SMALL_EPOCHS) as log:
         grow(log, rng, 4, names=NAMES)
         before = log.point().cut
         log.register(low)
@@ -149,10 +143,9 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> set[tuple[int, int]]:
 def test_only_the_requested_closed_entities_are_read(
     tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    small_epochs(monkeypatch)
     rng = random.Random(seed)
     every = []
-    with open_log(tmp_path, partitions=1) as log:
+    with open_log(tmp_path, partitions=1, settings=SMALL_EPOCHS) as log:
         for month in range(4):
             first = month * MONTH_MICROS // 1_000_000
             given = [said(f"{TYPE}/{month}-{each}", first + each, high=1) for each in range(60)]
@@ -188,9 +181,8 @@ def test_only_the_requested_closed_entities_are_read(
 
 
 def test_few_entities_are_looked_up_and_checked(tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    small_epochs(monkeypatch)
     rng = random.Random(seed)
-    with open_log(tmp_path, partitions=1) as log:
+    with open_log(tmp_path, partitions=1, settings=SMALL_EPOCHS) as log:
         take(log, [said(f"{A}{each}", each) for each in range(300)], CLOSING)
         grow(log, rng, 6)
         every = packed(log.rebuild(full=True))

@@ -26,6 +26,7 @@ from refold.streams.job_process import PROCESSES_MAX
 from refold.streams.open import file_path
 from refold.streams.rebuild.plan import PartitionRange, RebuildPlan
 from refold.streams.rebuild.processes import RECORDS_MIN, processes_worth
+from refold.streams.rebuild.rebuild import rebuild
 from refold.streams.rebuild.result import read_entities, write_entities
 from refold.streams.rocks.layout import url_of
 from refold.streams.snapshots.layers import Layers
@@ -34,7 +35,7 @@ from refold.streams.snapshots.spill import ChunkStore
 from refold.streams.view import StateView
 from refold_tests.child import Child
 from refold_tests.encoded_entities import encoded
-from refold_tests.epochs import CLOSING, grow, manifests, small_epochs
+from refold_tests.epochs import CLOSING, SMALL_EPOCHS, grow, manifests
 from refold_tests.forked import fork_server
 from refold_tests.histories import TYPE, random_history
 from refold_tests.killing_reducer import CALLS, HOLD, MORTAL, SPARES
@@ -104,14 +105,12 @@ def test_several_processes_give_the_same_as_one(
     tmp_path: Path,
     seed: int,
     number: int,
-    monkeypatch: pytest.MonkeyPatch,
     temporary: Path,
     new_children: Callable[[], set[int]],
 ) -> None:
-    small_epochs(monkeypatch)
     rng = random.Random(seed + number)
     cold = used = 0
-    with open_log(tmp_path, partitions=4) as log:
+    with open_log(tmp_path, partitions=4, settings=SMALL_EPOCHS) as log:
         take(log, random_history(seed + number, 60), CLOSING)
         grow(log, rng, 6)
         take(log, random_history(seed + number + 1, 60), CLOSING)
@@ -140,12 +139,14 @@ def test_several_processes_give_the_same_as_one(
 
 
 @pytest.mark.usefixtures("forked_children")
-def test_view_outlives_its_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("refold.streams.snapshots.spill.OPEN_CHUNKS", 1)
-    monkeypatch.setattr("refold.streams.snapshots.chunk.CHUNK_BYTES", 100)
+def test_view_outlives_its_processes(tmp_path: Path) -> None:
+    """One chunk of a view is in memory at a time; the others are read from the files that the processes wrote."""
     with open_log(tmp_path, partitions=4) as log:
         take(log, spread("start", 300))
-        first, second = log.rebuild(parallel=True), log.rebuild(parallel=True)
+        cut = log.point().cut
+        first, second = (
+            StateView(log.port, cut, rebuild(log.port, cut, parallel=True, memory_bytes=0)) for _ in range(2)
+        )
         assert everything(first) == everything(second) == everything(log.rebuild(parallel=False))
         del first
         assert len(list(second)) == 50
@@ -356,10 +357,9 @@ def test_no_process_and_no_file_outlives_the_rebuild(
 # Handed over data
 
 
-def test_incomplete_entities_are_not_accepted(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("refold.streams.snapshots.chunk.CHUNK_BYTES", 400)
+def test_incomplete_entities_are_not_accepted(seed: int) -> None:
     rng = random.Random(seed)
-    layers = Layers(ChunkStore())
+    layers = Layers(ChunkStore(chunk_bytes=400))
     for number in range(200):
         layers.put(f"{A}{number}", encoded(f"{A}{number}", number, rng.randbytes(32)))
     with tempfile.TemporaryFile() as file:

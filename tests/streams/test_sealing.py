@@ -9,12 +9,14 @@ import pytest
 
 from refold.avro.errors import CorruptionError
 from refold.reducers.entity import pack, unpack
+from refold.streams.defaults import CHUNK_BYTES
 from refold.streams.digest import root
-from refold.streams.snapshots import seal, spans
+from refold.streams.snapshots import spans
 from refold.streams.snapshots.chunk import Chunk, ChunkWriter
 from refold.streams.snapshots.manifest import Manifest, OffsetSpan, encode_manifest
 from refold.streams.snapshots.read import read_epoch
 from refold.streams.snapshots.seal import Sealer
+from refold.streams.snapshots.settings import SnapshotSettings
 from refold.streams.snapshots.spill import ChunkStore
 from refold_tests.encoded_entities import grouped
 from refold_tests.reference_root import reference_root
@@ -41,10 +43,11 @@ def assert_reads(store: MemoryStore, sealed: Sealed, partitions: int, names: lis
 
 
 def seal_random(
-    rng: random.Random, store: MemoryStore, table: Table, epochs: int, closing_chance: float
-) -> list[Sealed]:
+    rng: random.Random, store: MemoryStore, table: Table, epochs: int, closing_chance: float,
+    settings: SnapshotSettings,
+) -> list[Sealed]:  # fmt: skip
     """Epochs of a table that changes; at times another owner continues, or a definition is new."""
-    sealer = Sealer(store, LOG_ID, table.partitions)
+    sealer = Sealer(store, LOG_ID, table.partitions, settings=settings)
     found: list[Sealed] = []
     schemas = 2
     for _ in range(epochs):
@@ -58,7 +61,7 @@ def seal_random(
             table.types[f"more{schemas}"] = rng.randbytes(32)
             schemas += 1
         elif event < 0.2:
-            sealer = Sealer(store, LOG_ID, table.partitions)
+            sealer = Sealer(store, LOG_ID, table.partitions, settings=settings)
         view = table.view(schemas)
         found.append((sealer.seal(view), view, dict(table.hashes)))
     return found
@@ -67,13 +70,12 @@ def seal_random(
 @pytest.mark.parametrize("number", range(8))
 def test_every_epoch_equals_its_table(seed: int, number: int, monkeypatch: pytest.MonkeyPatch) -> None:
     rng = random.Random(seed + number)
-    monkeypatch.setattr(seal, "CHANGED_MIN", rng.choice((1, 40)))
+    settings = SnapshotSettings(changed_min=rng.choice((1, 40)), chunk_bytes=rng.choice((1, 2_000, CHUNK_BYTES)))
     monkeypatch.setattr(spans, "OPEN_CHUNKS", rng.choice((1, 512)))
-    monkeypatch.setattr("refold.streams.snapshots.chunk.CHUNK_BYTES", rng.choice((1, 2_000, 64 << 10)))
     partitions = rng.choice((1, 4, 512))
     table = Table(rng, rng.choice((5, 40, 100)), rng.randrange(partitions), partitions)
     store = MemoryStore()
-    sealed = seal_random(rng, store, table, 25, rng.choice((0.1, 0.5, 0.95)))
+    sealed = seal_random(rng, store, table, 25, rng.choice((0.1, 0.5, 0.95)), settings)
     for each in sealed:
         assert_reads(store, each, partitions, rng.sample(table._names, 5))
     for (before, _, _), (after, _, _) in pairwise(sealed):
@@ -83,13 +85,12 @@ def test_every_epoch_equals_its_table(seed: int, number: int, monkeypatch: pytes
             assert after.epoch == before.epoch or after.previous == before.digest
 
 
-def test_deltas_bases_cold_spans_and_merged_indexes_all_occur(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_deltas_bases_cold_spans_and_merged_indexes_all_occur() -> None:
     """Check that random tables reach these paths at all."""
-    monkeypatch.setattr(seal, "CHANGED_MIN", 5)
-    monkeypatch.setattr("refold.streams.snapshots.chunk.CHUNK_BYTES", 200)
+    settings = SnapshotSettings(changed_min=5, chunk_bytes=200)
     rng = random.Random(1)
     table, store = Table(rng, 200), MemoryStore()
-    manifests = [each for each, _, _ in seal_random(rng, store, table, 60, 0.7)]
+    manifests = [each for each, _, _ in seal_random(rng, store, table, 60, 0.7, settings)]
     assert {each.is_base for each in manifests} == {True, False}
     assert max(len(each.ranges) for each in manifests) > 2
     assert any(each.cold and not each.is_base for each in manifests)
@@ -101,11 +102,10 @@ def test_deltas_bases_cold_spans_and_merged_indexes_all_occur(monkeypatch: pytes
     )
 
 
-def test_delta_holds_changed_entities_and_base_holds_open_ones(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(seal, "CHANGED_MIN", 20)
+def test_delta_holds_changed_entities_and_base_holds_open_ones(seed: int) -> None:
     rng = random.Random(seed)
     table, store = Table(rng, 150), MemoryStore()
-    sealer = Sealer(store, LOG_ID, 1)
+    sealer = Sealer(store, LOG_ID, 1, settings=SnapshotSettings(changed_min=20))
     before: dict[str, bytes] = {}
     for _ in range(40):
         for _ in range(rng.choice((1, 5, 30))):
@@ -124,17 +124,17 @@ def test_delta_holds_changed_entities_and_base_holds_open_ones(seed: int, monkey
         before = dict(table.packed)
 
 
-def test_two_owners_write_the_same_bytes(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_owners_write_the_same_bytes(seed: int) -> None:
     """One that continues all along, and one that is another at every epoch."""
-    monkeypatch.setattr(seal, "CHANGED_MIN", 20)
+    settings = SnapshotSettings(changed_min=20)
     rng = random.Random(seed)
     table, stores = Table(rng, 100), (MemoryStore(), MemoryStore())
-    sealer = Sealer(stores[0], LOG_ID, 1)
+    sealer = Sealer(stores[0], LOG_ID, 1, settings=settings)
     for _ in range(40):
         for _ in range(rng.choice((1, 5, 30))):
             table.change(0.5)
         view = table.view()
-        assert sealer.seal(view) == Sealer(stores[1], LOG_ID, 1).seal(view)
+        assert sealer.seal(view) == Sealer(stores[1], LOG_ID, 1, settings=settings).seal(view)
         assert stores[0].held == stores[1].held
         assert stores[0].manifests == stores[1].manifests
 
@@ -183,12 +183,10 @@ def all_or_error(store: MemoryStore, sealed: Sealed) -> bool:
 
 
 @pytest.mark.parametrize("part", PARTS)
-def test_every_damaged_record_is_detected(seed: int, part: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(seal, "CHANGED_MIN", 20)
-    monkeypatch.setattr("refold.streams.snapshots.chunk.CHUNK_BYTES", 2_000)
+def test_every_damaged_record_is_detected(seed: int, part: str) -> None:
     rng = random.Random(seed)
     table, store = Table(rng, 80), MemoryStore()
-    sealed = seal_random(rng, store, table, 12, 0.6)
+    sealed = seal_random(rng, store, table, 12, 0.6, SnapshotSettings(changed_min=20, chunk_bytes=2_000))
     held = dict(store.held)
     tried = 0
     for each in sealed:
@@ -208,7 +206,7 @@ def test_whole_record_with_other_content_is_detected(seed: int) -> None:
         table.change(0.0)
     manifest = Sealer(store, LOG_ID, 1).seal(table.view())
     [span] = manifest.ranges
-    writer = ChunkWriter()
+    writer = ChunkWriter(CHUNK_BYTES)
     for place, members in Chunk(store.held[span.start], "it").groups():
         entities = [(key, unpack("it", packed)) for key, packed in members]
         for _, entity in entities:
@@ -223,19 +221,18 @@ def test_whole_record_with_other_content_is_detected(seed: int) -> None:
 
 # A cold span is carried on from base to base without being read: what is damaged in one stays with later epochs.
 @pytest.mark.parametrize("part", ["ranges", "index", "buckets", "manifest"])
-def test_sealing_continues_after_damage(seed: int, part: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sealing_continues_after_damage(seed: int, part: str) -> None:
     """A log with a damaged snapshot record can be snapshot again, and before long nothing rests on the damage."""
-    monkeypatch.setattr(seal, "CHANGED_MIN", 20)
-    monkeypatch.setattr("refold.streams.snapshots.chunk.CHUNK_BYTES", 2_000)
+    settings = SnapshotSettings(changed_min=20, chunk_bytes=2_000)
     rng = random.Random(seed)
     for _ in range(2):
         table, store = Table(rng, 60), MemoryStore()
-        last, _, _ = seal_random(rng, store, table, 12, 0.6)[-1]
+        last, _, _ = seal_random(rng, store, table, 12, 0.6, settings)[-1]
         if part == "manifest":
             store.manifests[last.epoch] = encode_manifest(last)[:-1]
         else:
             spoil(rng, store, rng.choice(spans_of(last, part)))
-        sealer = Sealer(store, LOG_ID, 1)
+        sealer = Sealer(store, LOG_ID, 1, settings=settings)
         noticed = []
         for _ in range(8):
             for _ in range(60):
@@ -246,22 +243,21 @@ def test_sealing_continues_after_damage(seed: int, part: str, monkeypatch: pytes
         assert not noticed[-1]
 
 
-def test_damaged_index_of_unchanged_entities_is_replaced(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_damaged_index_of_unchanged_entities_is_replaced(seed: int) -> None:
     """Only merging it with what closed since reads all of the index."""
-    monkeypatch.setattr(seal, "CHANGED_MIN", 1)
-    monkeypatch.setattr("refold.streams.snapshots.chunk.CHUNK_BYTES", 100)
+    settings = SnapshotSettings(changed_min=1, chunk_bytes=100)
     rng = random.Random(seed)
     store, table = MemoryStore(), Table(rng, 60)
     while len(table.closed) < 20:
         table.change(1.0)
-    [index] = Sealer(store, LOG_ID, 1).seal(table.view()).index
+    [index] = Sealer(store, LOG_ID, 1, settings=settings).seal(table.view()).index
     for _ in range(40):
         table.change(1.0)
     view = table.view()
     held, manifests = dict(store.held), dict(store.manifests)
     for offset in range(index.start, index.end):
         store.held, store.manifests = {**held, offset: held[offset][:-1]}, dict(manifests)
-        manifest = Sealer(store, LOG_ID, 1).seal(view)
+        manifest = Sealer(store, LOG_ID, 1, settings=settings).seal(view)
         assert index not in manifest.index
         assert not all_or_error(store, (manifest, view, dict(table.hashes)))
 

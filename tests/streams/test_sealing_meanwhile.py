@@ -19,6 +19,7 @@ from refold.streams.snapshots.seal import Sealer, base_due
 from refold.streams.snapshots.sealing_process import request_handler
 from refold.streams.snapshots.sealing_process import sealer as module
 from refold.streams.snapshots.sealing_process.sealer import ProcessSealer
+from refold.streams.snapshots.settings import DEFAULT_SETTINGS
 from refold.streams.snapshots.spill import ChunkStore
 from refold_tests.processes import is_gone
 from refold_tests.sealing import MemoryStore, Table, View
@@ -211,7 +212,8 @@ def test_interrupt_abandons_both_concurrent_epochs(store: Stores, tables: Tables
 def test_equally_growing_partitions_have_staggered_bases(tables: Tables) -> None:
     """No two at the same size, and none far from the size of its base."""
     store = Stores()
-    due = [base_due(Sealer(store, LOG_ID, PARTITIONS).seal(tables.view(each, 5 * NAMES))) for each in range(PARTITIONS)]
+    manifests = [Sealer(store, LOG_ID, PARTITIONS).seal(tables.view(each, 5 * NAMES)) for each in range(PARTITIONS)]
+    due = [base_due(each, DEFAULT_SETTINGS) for each in manifests]
     warm = [store.manifest(store.epochs(each)[-1]).warm for each in range(PARTITIONS)]
     parts = sorted(each / size for each, size in zip(due, warm, strict=True))
     assert 0.7 < parts[0] < parts[-1] < 1.3

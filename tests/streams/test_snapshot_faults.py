@@ -21,10 +21,10 @@ from refold.streams import runtime
 from refold.streams.client import Log
 from refold.streams.cut import Cut
 from refold.streams.rebuild.rebuild import rebuild
-from refold.streams.snapshots import seal
 from refold.streams.snapshots.manifest import Epoch
 from refold.streams.snapshots.read import read_epoch
 from refold.streams.snapshots.sealing_process import sealer
+from refold.streams.snapshots.settings import SnapshotSettings
 from refold.streams.snapshots.spill import ChunkStore
 from refold_tests.child import Child
 from refold_tests.full_replay import assert_full_replay
@@ -45,15 +45,16 @@ import random, sys, time
 from pathlib import Path
 from refold.avro.ids import identify
 from refold.streams import runtime
-from refold.streams.snapshots import seal, snapshotter
+from refold.streams.snapshots import snapshotter
 from refold.streams.snapshots.sealing_process import sealer
+from refold.streams.snapshots.settings import SnapshotSettings
 from refold_tests.opening import open_log
 from refold_tests.varied_logs import TYPES, mixed_history
 
 path, seed, length, wait_s = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), float(sys.argv[4])
-snapshotter.EPOCH_RECORDS, snapshotter.SHARE_MAX, seal.CHANGED_MIN = 5, float("inf"), int(sys.argv[5])
+snapshotter.SHARE_MAX = float("inf")
 sealer.ENTITIES_MIN, runtime.cores = int(sys.argv[6]), lambda: 2
-log = open_log(path)
+log = open_log(path, settings=SnapshotSettings(epoch_records=5, changed_min=int(sys.argv[5])))
 done = sum(log.port.ends().values())
 print("open", done, flush=True)
 rng, history = random.Random(seed + done), mixed_history(seed, length, 40)
@@ -119,11 +120,10 @@ def assert_rebuilds(log: Log, rng: random.Random, cuts: int) -> None:
 
 
 def test_writer_killed_while_sealing_leaves_whole_epochs_and_continues(
-    tmp_path: Path, child: Callable[..., Child], seed: int, fault_rounds: int, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, child: Callable[..., Child], seed: int, fault_rounds: int
 ) -> None:
     print(f"seed {seed}")
     rng = random.Random(seed)
-    monkeypatch.setattr(seal, "CHANGED_MIN", CHANGED_MIN)
     heard = Heard()
     rounds = 0
     while not heard.closed:
@@ -143,7 +143,7 @@ def test_writer_killed_while_sealing_leaves_whole_epochs_and_continues(
                 assert sum(log.port.ends().values()) >= heard.durable
                 assert_rebuilds(log, rng, 1)
         assert rounds < fault_rounds + 5
-    with open_log(tmp_path) as log:
+    with open_log(tmp_path, settings=SnapshotSettings(changed_min=CHANGED_MIN)) as log:
         assert sum(log.port.ends().values()) == len(mixed_history(seed, LENGTH, 40))
         for epoch in heard.sealed:
             assert epoch in log.port.snapshots.epochs(epoch.partition)
@@ -201,17 +201,16 @@ def test_log_closed_while_sealing_closes(
     tmp_path: Path, seed: int, entities_min: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """At any moment of the background thread; its leftovers disturb nothing."""
-    monkeypatch.setattr("refold.streams.snapshots.snapshotter.EPOCH_RECORDS", 5)
     monkeypatch.setattr("refold.streams.snapshots.snapshotter.SHARE_MAX", math.inf)
     monkeypatch.setattr(sealer, "ENTITIES_MIN", entities_min)
     monkeypatch.setattr(runtime, "cores", lambda: 2)
-    monkeypatch.setattr(seal, "CHANGED_MIN", CHANGED_MIN)
     print(f"seed {seed}")
     rng = random.Random(seed)
     history = mixed_history(seed, LENGTH, 40)
+    settings = SnapshotSettings(epoch_records=5, changed_min=CHANGED_MIN)
     done = 0
     while done < len(history):
-        with open_log(tmp_path) as log:
+        with open_log(tmp_path, settings=settings) as log:
             for _ in range(rng.randrange(4)):
                 some = history[done : done + rng.choice((1, 5, 20))]
                 done += len(some)
@@ -219,7 +218,7 @@ def test_log_closed_while_sealing_closes(
                     log.take(each, identify(each), TYPES[each.type][0], {})
                 log.flush()
             time.sleep(rng.random() * 0.01)
-    with open_log(tmp_path) as log:
+    with open_log(tmp_path, settings=settings) as log:
         assert_epochs_are_right(log)
         assert_rebuilds(log, rng, 5)
         log.close()

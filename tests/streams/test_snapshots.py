@@ -18,8 +18,8 @@ from refold.streams.client import Log
 from refold.streams.cut import Cut
 from refold.streams.rebuild.rebuild import rebuild
 from refold.streams.rebuild.result import Rebuilt
-from refold.streams.snapshots import seal
 from refold.streams.snapshots.layers import Layers
+from refold.streams.snapshots.settings import SnapshotSettings
 from refold.streams.snapshots.snapshotter import pause_s
 from refold.streams.snapshots.spill import ChunkStore
 from refold_tests.clock import FileClock
@@ -53,7 +53,6 @@ def assert_is_table(log: Log) -> None:
 def small(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
     """So small bounds that a short log spills, merges, files away, sets aside and closes into cold spans."""
     rng = random.Random(seed)
-    monkeypatch.setattr(seal, "CHANGED_MIN", 4)
     monkeypatch.setattr("refold.streams.rebuild.replay.HELD", rng.choice((1, 3)))
     monkeypatch.setattr("refold.streams.rebuild.replay.ASIDE_RECORDS", rng.choice((1, 50)))
     monkeypatch.setattr(ChunkStore.__init__, "__defaults__", (rng.choice((0, 3_000)),))
@@ -66,7 +65,7 @@ def small(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
 def test_rebuild_equals_the_full_replay_at_any_cut(tmp_path: Path, seed: int, number: int) -> None:
     """Histories of several types, sealed and redefined at random moments."""
     rng = random.Random(seed + number)
-    with open_log(tmp_path, partitions=rng.choice((1, 2, 4))) as log:
+    with open_log(tmp_path, partitions=rng.choice((1, 2, 4)), settings=SnapshotSettings(changed_min=4)) as log:
         past = Past(log, FileClock(tmp_path / "clock"), rng)
         past.run(mixed_history(seed + number, 250, rng.choice((2, 12, 40))), snapshots=0.4, redefined=0.05)
         past.snapshot()
@@ -90,11 +89,10 @@ def test_rebuild_equals_the_full_replay_at_any_cut(tmp_path: Path, seed: int, nu
             assert found.source()["replayed"] == 0
 
 
-def test_rebuild_uses_deltas_bases_and_cold_spans(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rebuild_uses_deltas_bases_and_cold_spans(tmp_path: Path) -> None:
     """Check that such a history reaches these paths at all: with one seed, and constant definitions."""
-    monkeypatch.setattr(seal, "CHANGED_MIN", 4)
     rng = random.Random(1)
-    with open_log(tmp_path) as log:
+    with open_log(tmp_path, settings=SnapshotSettings(changed_min=4)) as log:
         past = Past(log, FileClock(tmp_path / "clock"), rng)
         past.run(mixed_history(5, 400, 40), snapshots=0.5)
         past.snapshot()
@@ -118,10 +116,9 @@ def test_epochs_sealed_in_the_background(
     tmp_path: Path, seed: int, number: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """At any time at which the thread runs, while the fold continues."""
-    monkeypatch.setattr("refold.streams.snapshots.snapshotter.EPOCH_RECORDS", 5)
     monkeypatch.setattr("refold.streams.snapshots.snapshotter.SHARE_MAX", math.inf)
     rng = random.Random(seed + number)
-    with open_log(tmp_path) as log:
+    with open_log(tmp_path, settings=SnapshotSettings(epoch_records=5, changed_min=4)) as log:
         past = Past(log, FileClock(tmp_path / "clock"), rng)
         history = mixed_history(seed + number, 300)
         for start in range(0, len(history), 100):
@@ -137,9 +134,8 @@ def test_epochs_sealed_in_the_background(
 
 def test_thread_pauses_and_blocks_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A thread that rests for ever after its first round: a request gets its snapshot, and closing ends it."""
-    monkeypatch.setattr("refold.streams.snapshots.snapshotter.EPOCH_RECORDS", 5)
     monkeypatch.setattr("refold.streams.snapshots.snapshotter.SHARE_MAX", 1e-9)
-    with open_log(tmp_path) as log:
+    with open_log(tmp_path, settings=SnapshotSettings(epoch_records=5)) as log:
         take(log, [said(A, number) for number in range(50)])
         await_true(lambda: bool(manifests(log)), within_s=TIMEOUT_S)
         take(log, [said(A, number) for number in range(50, 200)])
@@ -220,11 +216,9 @@ def test_damaged_table_row_is_named_and_does_not_prevent_later_sealing(tmp_path:
 # Two owners
 
 
-def test_same_log_in_other_batches_has_the_same_snapshots(
-    tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_same_log_in_other_batches_has_the_same_snapshots(tmp_path: Path, seed: int) -> None:
     """Sealed at the same points, records and manifests are equal byte for byte; one of the owners changes each time."""
-    monkeypatch.setattr(seal, "CHANGED_MIN", 4)
+    settings = SnapshotSettings(changed_min=4)
     rng = random.Random(seed)
     history = mixed_history(seed, 300, 40)
     points = sorted({*rng.sample(range(len(history)), 12), len(history)})
@@ -233,11 +227,11 @@ def test_same_log_in_other_batches_has_the_same_snapshots(
         path = tmp_path / str(number) / "same"
         path.mkdir(parents=True)
         begin = 0
-        log = open_log(path, partitions=4)
+        log = open_log(path, partitions=4, settings=settings)
         for point in points:
             if number:
                 log.close()
-                log = open_log(path, partitions=4)
+                log = open_log(path, partitions=4, settings=settings)
             past = Past(log, FileClock(path / "clock"), random.Random(seed))
             for start in range(begin, point, at_once):
                 for each in history[start : min(start + at_once, point)]:

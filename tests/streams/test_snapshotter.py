@@ -12,6 +12,7 @@ import pytest
 from refold.avro.errors import StorageError
 from refold.streams.snapshots import snapshotter as module
 from refold.streams.snapshots.manifest import Epoch
+from refold.streams.snapshots.settings import SnapshotSettings
 from refold.streams.snapshots.snapshotter import Pace, Snapshotter
 from refold_tests.waiting import await_true
 
@@ -103,7 +104,6 @@ class Clock:
 
 @pytest.fixture
 def sealing(monkeypatch: pytest.MonkeyPatch) -> Sealing:
-    monkeypatch.setattr(module, "EPOCH_RECORDS", 8)
     monkeypatch.setattr(module, "SHARE_MAX", float("inf"))
     monkeypatch.setattr(module, "Collector", lambda store, _grace_ms: store)
     return Sealing()
@@ -114,7 +114,7 @@ def sealed_by(sealing: Sealing, clock: Clock, every_ms: int = 0, pace: Pace | No
     given: Any = sealing
     found = Snapshotter(
         given, given, given.views, lambda: range(4), clock, touched=given, every_ms=every_ms,
-        pace=pace,
+        pace=pace, settings=SnapshotSettings(epoch_records=8),
     )  # fmt: skip
     try:
         yield found

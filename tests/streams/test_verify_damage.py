@@ -17,7 +17,7 @@ from refold.streams.snapshots.store import Tombstone
 from refold.streams.table import keys
 from refold_tests.clock import BEGIN_MS, FileClock
 from refold_tests.damaged import Damaged
-from refold_tests.epochs import CLOSING, close_many, grow, manifests, small_epochs
+from refold_tests.epochs import CLOSING, SMALL_EPOCHS, close_many, grow, manifests
 from refold_tests.opening import open_log, take
 from refold_tests.sample_types import OTHER, A, said
 from refold_tests.varied_logs import cuts_below
@@ -32,21 +32,19 @@ CUTS = 3
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Damaged]:
     """A log with epochs of every kind, pins, tombs and checkpoints."""
     path = tmp_path_factory.mktemp("whole")
-    with pytest.MonkeyPatch.context() as monkeypatch:
-        small_epochs(monkeypatch)
-        with open_log(path, types=(CLOSING, OTHER)) as log:
-            close_many(log, 60)
-            FileClock(path / "clock").set(BEGIN_MS + 1)
-            grow(log, random.Random(11), 8)
-            take(log, [said(A, number, last=number, log=[number]) for number in range(70)], CLOSING)
-            log.snapshot(pin=True)
-            grow(log, random.Random(12), 2)
-            damage = Damaged(log)
-            store = FileSnapshotStore(damage.database, log.port.partitions)
-            removed = manifests(log)[2]
-            store.add_tombstone(Tombstone(removed.epoch, 1, removed.encoded))
-            assert damage.found() == set()
-            yield damage
+    with open_log(path, types=(CLOSING, OTHER), settings=SMALL_EPOCHS) as log:
+        close_many(log, 60)
+        FileClock(path / "clock").set(BEGIN_MS + 1)
+        grow(log, random.Random(11), 8)
+        take(log, [said(A, number, last=number, log=[number]) for number in range(70)], CLOSING)
+        log.snapshot(pin=True)
+        grow(log, random.Random(12), 2)
+        damage = Damaged(log)
+        store = FileSnapshotStore(damage.database, log.port.partitions)
+        removed = manifests(log)[2]
+        store.add_tombstone(Tombstone(removed.epoch, 1, removed.encoded))
+        assert damage.found() == set()
+        yield damage
 
 
 def named(log: Log) -> set[bytes]:
@@ -148,12 +146,11 @@ def test_answer_started_from_a_damaged_span_says_so(whole: Damaged, kind: str, l
         }
 
 
-def test_epochs_are_sealed_again_after_damage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
+def test_epochs_are_sealed_again_after_damage(tmp_path: Path, seed: int) -> None:
     """An epoch sealed on top of damage is not damaged, except for closed entities that are not read again."""
     rng = random.Random(seed)
     print(f"seed {seed}")
-    small_epochs(monkeypatch)
-    with open_log(tmp_path, types=(CLOSING, OTHER)) as log:
+    with open_log(tmp_path, types=(CLOSING, OTHER), settings=SMALL_EPOCHS) as log:
         grow(log, rng, 5)
         damage = Damaged(log)
         for partition in range(2):

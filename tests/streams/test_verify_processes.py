@@ -26,7 +26,7 @@ from refold.streams.verify.processes import RECORDS_MIN, shares_of
 from refold.streams.verify.report import VerifyReport
 from refold.streams.verify.run import verify
 from refold_tests.damaged import Damaged
-from refold_tests.epochs import CLOSING, grow, small_epochs
+from refold_tests.epochs import CLOSING, SMALL_EPOCHS, grow
 from refold_tests.histories import random_history
 from refold_tests.killing_reducer import CALLS, MORTAL, SPARES
 from refold_tests.opening import open_log, take
@@ -92,11 +92,10 @@ def test_shares_hold_every_partition_once(ends: list[int], parallel: bool | None
 def test_several_processes_report_the_same_as_one(
     tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch, reports: list[bool]
 ) -> None:
-    small_epochs(monkeypatch)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     rng = random.Random(seed)
     (tmp_path / "log").mkdir()
-    with open_log(tmp_path / "log", partitions=PARTITIONS) as log:
+    with open_log(tmp_path / "log", partitions=PARTITIONS, settings=SMALL_EPOCHS) as log:
         take(log, random_history(seed, 60), CLOSING)
         grow(log, rng, 6)
         take(log, random_history(seed + 1, 60), CLOSING)

@@ -14,6 +14,7 @@ import pytest
 
 from refold.reducers.entity import Entity, pack, unpack
 from refold.streams.checksum import sealed
+from refold.streams.defaults import CHUNK_BYTES
 from refold.streams.log.file import records
 from refold.streams.log.file.snapshots import NEXT
 from refold.streams.snapshots.chunk import Chunk, ChunkWriter
@@ -21,7 +22,7 @@ from refold.streams.snapshots.manifest import Epoch, Manifest, OffsetSpan, encod
 from refold.streams.snapshots.store import PIN, TOMB
 from refold.streams.table import keys
 from refold_tests.damaged import Damaged
-from refold_tests.epochs import CLOSING, clean_up, close_many, grow, manifests, small_epochs
+from refold_tests.epochs import CLOSING, SMALL_EPOCHS, clean_up, close_many, grow, manifests
 from refold_tests.opening import open_log, take
 from refold_tests.sample_types import OTHER, PICKY, A, defined, document, said
 
@@ -34,15 +35,13 @@ U64_MAX = 2**64 - 1
 def module_log(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Damaged]:
     """A log with bases, deltas, closed entities of more than one month, and a pin."""
     path = tmp_path_factory.mktemp("grown")
-    with pytest.MonkeyPatch.context() as monkeypatch:
-        small_epochs(monkeypatch)
-        with open_log(path, types=(CLOSING, OTHER)) as log:
-            close_many(log)
-            grow(log, random.Random(7), 12)
-            log.snapshot(pin=True)
-            found = Damaged(log)
-            yield found
-            assert found.found() == set()
+    with open_log(path, types=(CLOSING, OTHER), settings=SMALL_EPOCHS) as log:
+        close_many(log)
+        grow(log, random.Random(7), 12)
+        log.snapshot(pin=True)
+        found = Damaged(log)
+        yield found
+        assert found.found() == set()
 
 
 @pytest.fixture
@@ -75,18 +74,17 @@ def test_log_with_every_kind_of_span_verifies(damaged: Damaged) -> None:
 
 
 @pytest.mark.parametrize("round_number", range(4))
-def test_random_logs_verify(tmp_path: Path, seed: int, round_number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_random_logs_verify(tmp_path: Path, seed: int, round_number: int) -> None:
     """Any sealing times, writers, definitions and collections."""
     rng = random.Random(f"{seed}{round_number}")
     print(f"seed {seed}")
-    small_epochs(monkeypatch)
     later = [
         defined({**document(high={"type": "long", "refold.reducer": "latest"}), "refold.closed_by": "high"}),
         defined({**document(last={"type": "long", "refold.reducer": "first"}), "refold.closed_by": "start"}),
     ]
     definition = CLOSING
     for _ in range(3):
-        with open_log(tmp_path, types=(CLOSING, OTHER)) as log:
+        with open_log(tmp_path, types=(CLOSING, OTHER), settings=SMALL_EPOCHS) as log:
             grow(log, rng, rng.choice((2, 6)), definition)
             if later and rng.random() < 0.7:
                 definition = later.pop()
@@ -102,9 +100,8 @@ def test_random_logs_verify(tmp_path: Path, seed: int, round_number: int, monkey
 def test_epochs_by_code_that_is_gone_are_checked_for_consistency(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    small_epochs(monkeypatch)
     greater = defined({**document(folded={"type": "long", "refold.reducer": "max"}), "refold.closed_by": "high"})
-    with open_log(tmp_path, types=(CLOSING, OTHER)) as log:
+    with open_log(tmp_path, types=(CLOSING, OTHER), settings=SMALL_EPOCHS) as log:
         grow(log, random.Random(3), 6)
         log.register(greater)
         log.register(defined(document(OTHER.name, folded={"type": "long", "refold.reducer": "max"})))
@@ -209,7 +206,7 @@ def rewritten(
     found = [data for _, data in damage.port.snapshots.records(partition, span.start, span.end)]
     digest = hashlib.sha256()
     for offset, data in enumerate(found, span.start):
-        writer = ChunkWriter()
+        writer = ChunkWriter(CHUNK_BYTES)
         written = []
         for place, members in Chunk(data, "it").groups():
             bodies = [(key, change(key.decode(), body)) for key, body in members]

@@ -51,6 +51,7 @@ from refold.streams.rocks.faults import archived_error, closed_error
 from refold.streams.rocks.layout import is_log, url_of
 from refold.streams.snapshots.garbage import Collected, Collector, collected_of
 from refold.streams.snapshots.manifest import Epoch
+from refold.streams.snapshots.settings import DEFAULT_SETTINGS, SnapshotSettings
 
 PATIENCE_S = 3600.0
 
@@ -69,6 +70,7 @@ class FileLog(FileLogReads, LogPort):
         owner_timeout_s: float = OWNER_TIMEOUT_S,
         blobs: str | None = None,
         memory_bytes: int | None = None,
+        settings: SnapshotSettings = DEFAULT_SETTINGS,
     ) -> None:
         """Open a log in a folder; created on the first open for writing.
 
@@ -81,6 +83,7 @@ class FileLog(FileLogReads, LogPort):
             owner_timeout_s: How long to wait for the process that owns the log, in seconds.
             blobs: The URL of the content store, if it is not the folder in the log (blobs/url.py).
             memory_bytes: RocksDB's memory if this process owns the log, in bytes; None for 192 MiB.
+            settings: How snapshots are sealed if this process owns the log.
 
         Raises:
             InputError: `read_only`, and there is no log; it has other partitions; memory_bytes is below 1 MiB.
@@ -94,6 +97,7 @@ class FileLog(FileLogReads, LogPort):
         self._new_id = new_id
         self._owner_timeout_s = owner_timeout_s
         self._memory = None if memory_bytes is None else Memory.limited_to(memory_bytes)
+        self._settings = settings
         self._owner: Owner | None = None
         self._server: Server | None = None
         self._client: Client | None = None
@@ -141,7 +145,7 @@ class FileLog(FileLogReads, LogPort):
             self._client = Client(self.path, self._owner_timeout_s)
 
     def _become_owner(self, database: Database) -> None:
-        owner = Owner(database, self.registry, self.partitions, self._clock_ms)
+        owner = Owner(database, self.registry, self.partitions, self._clock_ms, self._settings)
         owner.begin(self)
         self._owner = owner  # other processes send requests as soon as the socket exists
         try:

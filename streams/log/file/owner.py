@@ -46,6 +46,7 @@ from refold.streams.snapshots.dirty_entities import DirtyEntities
 from refold.streams.snapshots.garbage import Collected
 from refold.streams.snapshots.manifest import Epoch
 from refold.streams.snapshots.sealing_process.sealer import ProcessSealer
+from refold.streams.snapshots.settings import DEFAULT_SETTINGS, SnapshotSettings
 from refold.streams.snapshots.snapshotter import Snapshotter
 from refold.streams.snapshots.table import EpochState
 from refold.streams.table import keys
@@ -131,11 +132,15 @@ Clock = Callable[[], int]
 class Owner:
     """Writes one log; several threads may call."""
 
-    def __init__(self, database: Database, registry: Registry, partitions: int, clock_ms: Clock) -> None:
+    def __init__(
+        self, database: Database, registry: Registry, partitions: int, clock_ms: Clock,
+        settings: SnapshotSettings = DEFAULT_SETTINGS,
+    ) -> None:  # fmt: skip
         self._database = database
         self._registry = registry
         self._partitions = partitions
         self._clock_ms = clock_ms
+        self._settings = settings
         read = partial(records.read, database)
         self._tables = BatchFold(database, registry, read)
         self._lock = RLock()
@@ -159,10 +164,11 @@ class Owner:
             self._filler.begin()
         self._apply_definitions()
         store = FileSnapshotStore(self._database, self._partitions)
-        sealer = ProcessSealer(store, log.log_id, self._partitions)
+        sealer = ProcessSealer(store, log.log_id, self._partitions, settings=self._settings)
         self._snapshotter = Snapshotter(
-            store, sealer, self._views, lambda: range(self._partitions), self._clock_ms, touched=self._touched
-        )
+            store, sealer, self._views, lambda: range(self._partitions), self._clock_ms, touched=self._touched,
+            settings=self._settings,
+        )  # fmt: skip
 
     def recover(self, log: LogPort, *, wait: bool) -> dict[str, object]:
         """Delete the entity tables and make them again; durable on return.

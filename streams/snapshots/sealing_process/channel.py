@@ -9,7 +9,7 @@ about 5 ms later. So a message is sent by one call and received by one call.
 
 The messages between the sealing process (child.py) and its parent (sealer.py). Every request costs time, so predictable
 answers are sent in advance.
-1. The child receives (log id, partitions).
+1. The child receives (log id, partitions, its `SnapshotSettings`).
 2. For each epoch it receives a `Begin`. Until the epoch is sealed it sends requests: (name, arguments, left, used_s),
    which call the store or the view. The answer is (True, the result), or (False, a `RemoteError`) for an error.
 3. A result with many rows is requested by ("rows", (number, name, arguments)) with a number that the child chooses, and

@@ -34,6 +34,7 @@ from refold.streams.snapshots.sealing_process.channel import (
     RemoteError,
     SealRequest,
 )
+from refold.streams.snapshots.settings import SnapshotSettings
 from refold.streams.snapshots.store import EpochWriter
 from refold.streams.snapshots.table import EpochState, Row, TableView
 
@@ -184,10 +185,11 @@ class _View(TableView):
 class _Sealing:
     """Seals the epochs that the parent requests; keeps the buckets of the last ones."""
 
-    def __init__(self, other: Channel, log_id: bytes, partitions: int) -> None:
+    def __init__(self, other: Channel, log_id: bytes, partitions: int, settings: SnapshotSettings) -> None:
         self._other = other
         self._log_id = log_id
         self._partitions = partitions
+        self._settings = settings
         self._kept: Kept = {}
 
     def next(self) -> None:
@@ -204,7 +206,9 @@ class _Sealing:
     def _seal(self, begin: SealRequest) -> None:
         asking = _Asking(self._other, begin.predicted, self._seal)
         store = _Store(asking)
-        sealer = Sealer(store, self._log_id, self._partitions, self._kept, from_ranges=True)
+        sealer = Sealer(
+            store, self._log_id, self._partitions, self._kept, from_ranges=True, settings=self._settings
+        )  # fmt: skip
         try:
             manifest = sealer.seal(_View(asking, begin.epoch_state))
         except (EOFError, ConnectionError):

@@ -16,15 +16,17 @@ from refold.streams.snapshots.sealing_process.channel import (
     RemoteError,
     SealingFailed,
 )
+from refold.streams.snapshots.settings import SnapshotSettings
 from refold.streams.snapshots.store import EpochWriter
 from refold.streams.snapshots.table import TableView
 
 
 class SealingRequests:
-    """Answers the requests of the sealing process for one view."""
+    """Answers the requests of the sealing process for one view. settings: those of the sealing process."""
 
-    def __init__(self, store: EpochWriter, view: TableView) -> None:
+    def __init__(self, store: EpochWriter, view: TableView, settings: SnapshotSettings) -> None:
         self.epoch_state = view.epoch_state
+        self._settings = settings
         self._store = store
         self._rows: dict[int, Iterator[Any]] = {}
         self._raised: dict[int, Exception] = {}
@@ -63,7 +65,7 @@ class SealingRequests:
         last = told_of("latest", own)
         if last is not None and told_of("manifest_bytes", last) is not None:
             try:
-                whole = is_whole(self.epoch_state, self._store.manifest(last))
+                whole = is_whole(self.epoch_state, self._store.manifest(last), self._settings)
             except StorageError:
                 whole = True
             if not whole:

@@ -32,6 +32,7 @@ from refold.streams.snapshots.sealing_process.channel import (
     shared_memory,
 )
 from refold.streams.snapshots.sealing_process.request_handler import SealingRequests
+from refold.streams.snapshots.settings import DEFAULT_SETTINGS, SnapshotSettings
 from refold.streams.snapshots.store import EpochWriter
 from refold.streams.snapshots.table import TableView
 
@@ -47,7 +48,7 @@ class SealingProcess:
     further epochs. used_s: its processor time when it last sent a message, in seconds.
     """
 
-    def __init__(self, log_id: bytes, partitions: int) -> None:
+    def __init__(self, log_id: bytes, partitions: int, settings: SnapshotSettings) -> None:
         self.is_sound = True
         self.used_s = 0.0
         own, other = socket.socketpair()
@@ -59,7 +60,7 @@ class SealingProcess:
             except OSError:
                 self._channel.close()
                 raise
-        self._send((log_id, partitions))
+        self._send((log_id, partitions, settings))
 
     def seal(self, desk: SealingRequests, meanwhile: Callable[[], object]) -> Manifest:
         """Seal an epoch.
@@ -124,8 +125,9 @@ class ProcessSealer:
     """Seals the epochs of one log in one thread, as `Sealer` does. `stop` may be called from any thread."""
 
     def __init__(
-        self, store: EpochWriter, log_id: bytes, partitions: int, after_base: Callable[[], None] = lambda: None
-    ) -> None:
+        self, store: EpochWriter, log_id: bytes, partitions: int, after_base: Callable[[], None] = lambda: None, *,
+        settings: SnapshotSettings = DEFAULT_SETTINGS,
+    ) -> None:  # fmt: skip
         """Create it; the process starts with the first epoch.
 
         Args:
@@ -133,12 +135,14 @@ class ProcessSealer:
             log_id: The log's id, 16 bytes.
             partitions: The number of the log's partitions.
             after_base: Called after a base was sealed, which reads much.
+            settings: Of sealing, in this process and in the separate one.
         """
         self._store = store
         self._after_base = after_base
         self._log_id = log_id
         self._partitions = partitions
-        self._here: Sealer | None = Sealer(store, log_id, partitions)
+        self._settings = settings
+        self._here: Sealer | None = self._sealer()
         self._child: SealingProcess | None = None
         self._may_start = child_process.can_start() and runtime.cores() > 1
         self._is_stopped = False
@@ -168,11 +172,14 @@ class ProcessSealer:
                     raise StorageError("the log is being closed") from failed
                 self._done_without(failed)
         if self._here is None:
-            self._here = Sealer(self._store, self._log_id, self._partitions)
+            self._here = self._sealer()
         return self._here.seal(table)
 
+    def _sealer(self) -> Sealer:
+        return Sealer(self._store, self._log_id, self._partitions, settings=self._settings)
+
     def _sealed_by(self, child: SealingProcess, table: TableView, meanwhile: Callable[[], object]) -> Manifest:
-        desk = SealingRequests(self._store, table)
+        desk = SealingRequests(self._store, table, self._settings)
         try:
             return child.seal(desk, meanwhile)
         finally:
@@ -203,7 +210,7 @@ class ProcessSealer:
         # Small logs need none of its imports.
 
         try:
-            self._child = SealingProcess(self._log_id, self._partitions)
+            self._child = SealingProcess(self._log_id, self._partitions, self._settings)
             self._here = None
         except (OSError, SealingFailed) as error:
             self._done_without(error)

@@ -15,8 +15,8 @@ from refold.agents.heal import lease as leases
 from refold.agents.heal.lease import ELSEWHERE, HealedElsewhere, healer_elsewhere, healing_lease
 from refold.agents.log import AgentLog
 from refold.explorer.cli.main import run
-from refold.streams.client import RuntimeContext
 from refold.streams.open import process_context
+from refold.streams.runtime_context import RuntimeContext
 from refold_tests.child import Child
 from refold_tests.stuck_agent import paid, placed, stuck
 from refold_tests.waiting import await_true

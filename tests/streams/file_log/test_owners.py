@@ -19,7 +19,7 @@ from refold.streams.log.file.outbox import BATCH_RECORDS
 from refold.streams.log.port import LogPort, Marked
 from refold.streams.point import Points
 from refold.streams.rocks.layout import synced_number
-from refold.streams.snapshots import snapshotter
+from refold.streams.snapshots.settings import SnapshotSettings
 from refold_tests.child import Child
 from refold_tests.cuts import cut_text
 from refold_tests.file_logs import FileOpened, Owned, Remote, assert_verified, records_of
@@ -63,9 +63,9 @@ def test_unreachable_process_owns_nothing(owned: FileOpened, monkeypatch: pytest
 
 
 @pytest.mark.parametrize("count", [1, BATCH_RECORDS - 1, BATCH_RECORDS, BATCH_RECORDS + 1, 3 * BATCH_RECORDS])
-def test_flushed_records_are_synced(owned: FileOpened, count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_flushed_records_are_synced(owned: FileOpened, count: int) -> None:
     # An epoch that is sealed in the background writes meanwhile, and need not be synced.
-    monkeypatch.setattr(snapshotter, "EPOCH_RECORDS", 4 * BATCH_RECORDS)
+    owned.settings = SnapshotSettings(epoch_records=4 * BATCH_RECORDS)
     with owned() as (log, _):
         assert isinstance(log, FileLog)
         put(log, [said(f"{A}{number}", number) for number in range(count)])

@@ -21,9 +21,8 @@ from refold.streams.log.port import Checkpoint, IndexedObservation, Record
 from refold.streams.point import Points
 from refold.streams.rebuild.rebuild import rebuild
 from refold.streams.rocks.families import Family
-from refold.streams.snapshots import chunk, snapshotter
 from refold.streams.snapshots.manifest import Epoch
-from refold.streams.worker import snapshots
+from refold.streams.snapshots.settings import SnapshotSettings
 from refold_tests.brokers import SharedKafka
 from refold_tests.folding import append, history, opened, tables, url_of
 from refold_tests.kafka_topics import Broker
@@ -42,22 +41,14 @@ def url(kafka: SharedKafka, prefix: str) -> str:
     return url_of(kafka.bootstrap, prefix)
 
 
-@pytest.fixture
-def always(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make workers in this process seal after each fold."""
-    monkeypatch.setattr(snapshotter, "EPOCH_RECORDS", 1)
-    monkeypatch.setattr(snapshots, "EVERY_MS", 0)
-    monkeypatch.setattr(chunk, "CHUNK_BYTES", 500)
-
-
-@pytest.mark.usefixtures("always")
 def test_verify_finds_no_mismatch_in_a_log_with_every_feature(url: str, tmp_path: Path, seed: int) -> None:
     """Repeats, retractions, late records, verdicts, new definitions midway, epochs; also without workers, and if
     these lag."""
     rng = random.Random(seed)
     with opened(url) as log:
         log.register(THING)
-        with worker_with_pages(url, tmp_path), refold.open(url) as client:
+        always = SnapshotSettings(epoch_records=1, chunk_bytes=500)
+        with worker_with_pages(url, tmp_path, snapshots=always, epoch_every_ms=0), refold.open(url) as client:
             for definition in list(versions(3))[1:]:
                 append(log, history(rng, 60))
                 for partition in range(log.partitions):

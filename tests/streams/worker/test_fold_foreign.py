@@ -12,8 +12,7 @@ from refold.streams.log.kafka.log import KafkaLog
 from refold.streams.log.port import Position
 from refold.streams.point import Points
 from refold.streams.rebuild.rebuild import rebuild
-from refold.streams.snapshots import snapshotter
-from refold.streams.worker import snapshots
+from refold.streams.snapshots.settings import SnapshotSettings
 from refold_tests.brokers import SharedKafka
 from refold_tests.command import refold_command
 from refold_tests.folding import append, check_whole, fold_all, history, opened, url_of
@@ -30,19 +29,16 @@ def url(kafka: SharedKafka, prefix: str) -> str:
     return url_of(kafka.bootstrap, prefix)
 
 
-def test_junk_in_every_topic_ends_no_reader_or_worker_and_is_counted(
-    url: str, tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_junk_in_every_topic_ends_no_reader_or_worker_and_is_counted(url: str, tmp_path: Path, seed: int) -> None:
     """Before and after the valid records of each topic, with a running worker, and for new readers."""
-    monkeypatch.setattr(snapshotter, "EPOCH_RECORDS", 1)
-    monkeypatch.setattr(snapshots, "EVERY_MS", 0)
+    often = SnapshotSettings(epoch_records=1)
     rng = random.Random(seed)
     tables, export = tmp_path / "tables", tmp_path / "export.jsonl"
     with opened(url) as log:
         counts = write_junk(log)
         log.register(THING)
         acknowledged = append(log, history(rng, 60))
-        with worker_with_pages(url, tables), refold.open(url) as client:
+        with worker_with_pages(url, tables, snapshots=often, epoch_every_ms=0), refold.open(url) as client:
             client.snapshot()
             client.mark(NAMED)
             marked = client.rebuild(f"@{NAMED}").root

@@ -9,17 +9,19 @@ import shutil
 import signal
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from refold.streams.cut import Cut
 from refold.streams.log.kafka.log import KafkaLog
 from refold.streams.log.kafka.offsets import KafkaPartition
-from refold.streams.snapshots import chunk, snapshotter
-from refold.streams.worker import snapshots
+from refold.streams.snapshots import snapshotter
+from refold.streams.snapshots.settings import SnapshotSettings
 from refold_tests.child import Child
 from refold_tests.folding import (
     PATIENCE_S,
@@ -38,15 +40,15 @@ from refold_tests.kill_points import SEALING_MOMENTS
 
 pytestmark = pytest.mark.timeout(600)
 ENTITIES = 60
-CHUNK_BYTES = 500
-ALWAYS = f"""
-from refold.streams.snapshots import chunk, snapshotter
-from refold.streams.worker import snapshots
-snapshotter.EPOCH_RECORDS, snapshotter.SHARE_MAX = 1, float("inf")
-snapshots.EVERY_MS, chunk.CHUNK_BYTES = 0, {CHUNK_BYTES}
+SETTINGS = SnapshotSettings(epoch_records=1, chunk_bytes=500)
+ALWAYS: dict[str, Any] = {"snapshots": SETTINGS, "epoch_every_ms": 0}
+"""A worker's settings: seal after each fold."""
+WITHOUT_REST = """
+from refold.streams.snapshots import snapshotter
+snapshotter.SHARE_MAX = float("inf")
 """
 APART = f"""
-{ALWAYS}
+{WITHOUT_REST}
 from refold.streams import runtime
 from refold.streams.snapshots.sealing_process import sealer
 sealer.ENTITIES_MIN, runtime.cores = 0, lambda: 2
@@ -54,12 +56,9 @@ sealer.ENTITIES_MIN, runtime.cores = 0, lambda: 2
 
 
 @pytest.fixture
-def always(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make workers in this process seal after each fold."""
-    monkeypatch.setattr(snapshotter, "EPOCH_RECORDS", 1)
+def without_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Workers in this process may seal all the time."""
     monkeypatch.setattr(snapshotter, "SHARE_MAX", math.inf)
-    monkeypatch.setattr(snapshots, "EVERY_MS", 0)
-    monkeypatch.setattr(chunk, "CHUNK_BYTES", CHUNK_BYTES)
 
 
 def check_epochs(log: KafkaLog) -> int:
@@ -96,12 +95,12 @@ def check_at_rest(log: KafkaLog) -> None:
     assert log.offsets.ends(places) == log.offsets.ends(places, committed=False)
 
 
-@pytest.mark.usefixtures("always")
+@pytest.mark.usefixtures("without_rest")
 def test_rebuild_starts_from_a_workers_epoch(log: KafkaLog, tmp_path: Path, seed: int) -> None:
     print(f"seed {seed}")
     observations = history(random.Random(seed), 400, ENTITIES)
     acknowledged: set[bytes] = set()
-    with running(log.url, tmp_path) as found:
+    with running(log.url, tmp_path, **ALWAYS) as found:
         for start in range(0, 350, 70):
             acknowledged |= append(log, observations[start : start + 70])
             await_sealed(log, found)
@@ -110,28 +109,26 @@ def test_rebuild_starts_from_a_workers_epoch(log: KafkaLog, tmp_path: Path, seed
     with opened(log.url) as client:
         check_rebuilt(client)
     check_at_rest(log)
-    fold_all(log, tmp_path)
+    fold_all(log, tmp_path, **ALWAYS)
     check_whole(log, tmp_path, acknowledged)
 
 
-@pytest.mark.usefixtures("always")
+@pytest.mark.usefixtures("without_rest")
 def test_lost_table_is_remade_from_epochs(
     log: KafkaLog, tmp_path: Path, seed: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     print(f"seed {seed}")
     observations = history(random.Random(seed), 300, ENTITIES)
-    with running(log.url, tmp_path) as found:
+    with running(log.url, tmp_path, **ALWAYS) as found:
         acknowledged = append(log, observations[:200])
         await_sealed(log, found)
     sealed = {each: log.snapshots.epochs(each)[-1].offset for each in range(log.partitions)}
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(snapshotter, "EPOCH_RECORDS", 10_000)
-        acknowledged |= append(log, observations[200:])
-        fold_all(log, tmp_path)
+    acknowledged |= append(log, observations[200:])
+    fold_all(log, tmp_path, snapshots=replace(SETTINGS, epoch_records=10_000))
     for each in range(log.partitions):
         shutil.rmtree(tmp_path / str(each))
     with caplog.at_level(logging.INFO, "refold.streams.worker.start"):
-        fold_all(log, tmp_path)
+        fold_all(log, tmp_path, **ALWAYS)
     sources = [record.args[2] for record in caplog.records if "made again at" in record.msg]  # type: ignore[index]
     used = {key: value for source in sources for key, value in source["snapshot_epochs"].items()}  # type: ignore[index]
     assert used == {str(each): offset for each, offset in sealed.items()}
@@ -149,8 +146,8 @@ def test_kills_while_sealing_leave_no_half_epoch(
     acknowledged: set[bytes] = set()
     for number in range(rounds):
         moment = ["", *SEALING_MOMENTS][number % 4]
-        sealing = rng.choice((ALWAYS, APART))
-        found = worker(child, log.url, tmp_path, moment=moment, count=rng.randrange(1, 8), before=sealing)
+        sealing = rng.choice((WITHOUT_REST, APART))
+        found = worker(child, log.url, tmp_path, moment=moment, count=rng.randrange(1, 8), before=sealing, **ALWAYS)
         ends_at = time.monotonic() + rng.random() * 3
         while found.process.poll() is None and (moment or time.monotonic() < ends_at):
             some = [*islice(rest, 5)]
@@ -160,7 +157,7 @@ def test_kills_while_sealing_leave_no_half_epoch(
             time.sleep(rng.random() * 0.1)
         found.kill()
         check_epochs(log)
-    last = worker(child, log.url, tmp_path, before=ALWAYS)
+    last = worker(child, log.url, tmp_path, before=WITHOUT_REST, **ALWAYS)
     acknowledged |= append(log, rest)
     await_sealed(log, last)
     drain(last)
@@ -184,9 +181,9 @@ def test_partitions_move_while_they_are_sealed(
             acknowledged.update(append(log, islice(rest, 5)))
             time.sleep(rng.random() * 0.1)
 
-    one = worker(child, log.url, tmp_path / "a", "a", static=False, before=ALWAYS)
+    one = worker(child, log.url, tmp_path / "a", "a", static=False, before=WITHOUT_REST, **ALWAYS)
     write(15)
-    other = worker(child, log.url, tmp_path / "b", "b", static=False, before=APART)
+    other = worker(child, log.url, tmp_path / "b", "b", static=False, before=APART, **ALWAYS)
     write(25)
     await_sealed(log, one, other)
     drain(one)
@@ -211,13 +208,13 @@ def test_worker_that_lost_its_partition_while_sealing_writes_nothing(
     rest = iter(observations)
     acknowledged = append(log, islice(rest, 50))
     stopped = worker(child, log.url, tmp_path / "a", "a", static=False, moment=moment, count=5,
-                     sent=signal.SIGSTOP, before=APART if moment == "named" else ALWAYS)  # fmt: skip
+                     sent=signal.SIGSTOP, before=APART if moment == "named" else WITHOUT_REST, **ALWAYS)  # fmt: skip
     deadline = time.monotonic() + PATIENCE_S
     while not stopped.is_stopped:
         assert time.monotonic() < deadline
         acknowledged |= append(log, [*islice(rest, 5)] or observations[:5])
         time.sleep(0.1)
-    other = worker(child, log.url, tmp_path / "b", "b", static=False, before=ALWAYS)
+    other = worker(child, log.url, tmp_path / "b", "b", static=False, before=WITHOUT_REST, **ALWAYS)
     acknowledged |= append(log, rest)
     await_sealed(log, other)
     stopped.process.send_signal(signal.SIGCONT)

@@ -6,13 +6,12 @@ from __future__ import annotations
 
 import random
 
-import pytest
-
 from refold.avro.definition import TypeDefinition
 from refold.streams.client import Log
 from refold.streams.log.file.log import FileLog
 from refold.streams.log.file.snapshots import FileSnapshotStore
 from refold.streams.snapshots.manifest import Manifest
+from refold.streams.snapshots.settings import SnapshotSettings
 from refold.streams.snapshots.store import Tombstone
 from refold_tests.histories import TYPE
 from refold_tests.opening import take
@@ -21,12 +20,8 @@ from refold_tests.sample_types import OTHER, defined, document, said
 CLOSING = defined({**document(), "refold.closed_by": "high"})
 """The test type; a field closes its entities, and is also cleared sometimes."""
 MONTH_MICROS = 31 * 86_400_000_000
-
-
-def small_epochs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make spans of a few records, and bases frequent."""
-    monkeypatch.setattr("refold.streams.snapshots.chunk.CHUNK_BYTES", 700)
-    monkeypatch.setattr("refold.streams.snapshots.seal.CHANGED_MIN", 6)
+SMALL_EPOCHS = SnapshotSettings(chunk_bytes=700, changed_min=6)
+"""Spans of a few records, and frequent bases."""
 
 
 def grow(log: Log, rng: random.Random, epochs: int, definition: TypeDefinition = CLOSING, names: int = 40) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from refold.streams.log.file.log import FileLog
 from refold.streams.log.port import LogPort, Record
 from refold.streams.point import Points
+from refold.streams.snapshots.settings import DEFAULT_SETTINGS, SnapshotSettings
 from refold.streams.verify.run import verify
 from refold_tests.child import Child
 from refold_tests.clock import FileClock
@@ -34,6 +35,8 @@ class FileOpened(Opened):
     """A `file:` log in a folder."""
 
     clock: FileClock
+    settings: SnapshotSettings = DEFAULT_SETTINGS
+    """How this process seals snapshots if it owns the log."""
 
     def __init__(self, folder: Path, child: Callable[..., Child]) -> None:
         self.path = folder / "log"
@@ -48,6 +51,7 @@ class FileOpened(Opened):
             new_id=lambda: uuid.uuid4().bytes,
             partitions=PARTITIONS,
             read_only=read_only,
+            settings=self.settings,
         )
 
     @contextlib.contextmanager

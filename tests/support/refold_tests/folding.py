@@ -10,7 +10,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -44,6 +44,7 @@ WORKER = """
 import json, os, signal, sys
 from pathlib import Path
 from refold.avro.errors import RefoldError
+from refold.streams.snapshots.settings import SnapshotSettings
 from refold.streams.worker.config import FoldConfig
 from refold.streams.worker.service import FoldService
 from refold.streams.worker import advance
@@ -52,9 +53,11 @@ from refold_tests import kill_points
 advance.ENTITIES_AT_ONCE = 3
 url, folder, instance, static, moment, count, sent, settings = sys.argv[1:9]
 soon = {"commit_ms": 20, "records_max": 50, "session_ms": 4000, "transaction_ms": 5000, "client_id": f"w-{os.getpid()}"}
+given = {**soon, **json.loads(settings)}
+given["snapshots"] = SnapshotSettings(**given.get("snapshots", {}))
 kill_points.die_at(moment, int(count), signal.Signals(int(sent)))
 try:
-    config = FoldConfig(url, Path(folder), instance, is_static=static == "1", **{**soon, **json.loads(settings)})
+    config = FoldConfig(url, Path(folder), instance, is_static=static == "1", **given)
     service = FoldService(config)
     signal.signal(signal.SIGTERM, lambda *_: service.drain())
     print("runs", flush=True)
@@ -108,7 +111,8 @@ def worker(
     moment, count: it sends itself the signal `sent` the count-th time it reaches this moment (kill_points.py). before:
     code that runs first. settings: of its FoldConfig.
     """
-    found = child(before + WORKER, url, folder, instance, int(static), moment, count, int(sent), json.dumps(settings))
+    found = child(before + WORKER, url, folder, instance, int(static), moment, count, int(sent),
+                  json.dumps(settings, default=asdict))  # fmt: skip
     said = found.line()
     assert said == "runs", (said, found.end())
     return found

@@ -17,6 +17,7 @@ from refold.streams.rebuild.rebuild import rebuild
 from refold.streams.snapshots.closed_entities import closings
 from refold.streams.snapshots.manifest import Epoch
 from refold.streams.snapshots.seal import Sealer
+from refold.streams.snapshots.settings import DEFAULT_SETTINGS, SnapshotSettings
 from refold.streams.snapshots.table import EpochState
 from refold_tests.sealing import View
 
@@ -50,14 +51,17 @@ class ReplayedTable(View):
 class Sealing:
     """Seals epochs at the log's end, instead of its workers."""
 
-    def __init__(self, log: KafkaLog, made: type[KafkaSnapshotStore] = KafkaSnapshotStore) -> None:
+    def __init__(
+        self, log: KafkaLog, made: type[KafkaSnapshotStore] = KafkaSnapshotStore,
+        settings: SnapshotSettings = DEFAULT_SETTINGS,
+    ) -> None:  # fmt: skip
         self._log = log
         self._undecided = LogReaders(log.clients, TIMEOUT_S, committed=False)
         manifests = ManifestMap(
             log.topics.manifests, log.partitions, log.offsets, log.reading, time.monotonic, ForeignRecords()
         )
         self.store = made(log.clients, log.topics, manifests, log.offsets, log.reading, self._undecided)
-        self._sealer = Sealer(self.store, log.log_id, log.partitions)
+        self._sealer = Sealer(self.store, log.log_id, log.partitions, settings=settings)
 
     def seal(self, made: type[ReplayedTable] = ReplayedTable) -> Sequence[Epoch]:
         """Seal an epoch of each partition that has records."""

@@ -9,8 +9,10 @@ from pathlib import Path
 from refold.avro.definition import TypeDefinition
 from refold.avro.ids import identify
 from refold.avro.observation import Observation
-from refold.streams.client import Log, RuntimeContext
+from refold.streams.client import Log
 from refold.streams.log.file.log import FileLog
+from refold.streams.runtime_context import RuntimeContext
+from refold.streams.snapshots.settings import DEFAULT_SETTINGS, SnapshotSettings
 from refold_tests.clock import FileClock
 from refold_tests.sample_types import OTHER, THING
 
@@ -23,6 +25,7 @@ def open_log(
     partitions: int | None = None,
     types: Sequence[TypeDefinition] = (THING, OTHER),
     read_only: bool = False,
+    settings: SnapshotSettings = DEFAULT_SETTINGS,
 ) -> Log:
     """Open the log at `path`/log with the clock at `path`/clock. A new log has PARTITIONS partitions by default."""
     clock = FileClock(path / "clock")
@@ -34,8 +37,9 @@ def open_log(
         new_id=f"{path.name:16.16}".encode,
         partitions=partitions if partitions or made else PARTITIONS,
         read_only=read_only,
+        settings=settings,
     )
-    runtime = RuntimeContext(lambda: clock() * 1000, lambda: f"run-{next(number)}", "tests")
+    runtime = RuntimeContext(lambda: clock() * 1000, lambda: f"run-{next(number)}", "tests", settings)
     return Log(port, {each.name: each for each in types}, set(), runtime)
 
 

@@ -11,6 +11,7 @@ from refold.streams.snapshots.manifest import Epoch, Manifest
 from refold.streams.snapshots.read import read_epoch
 from refold.streams.snapshots.retention_policy import DAY_MS, HOUR_MS, MONTH_MS, EpochAge, kept
 from refold.streams.snapshots.seal import Sealer
+from refold.streams.snapshots.settings import DEFAULT_SETTINGS, SnapshotSettings
 from refold.streams.snapshots.spill import ChunkStore
 from refold.streams.snapshots.store import Pin, SnapshotReader, SnapshotStore
 from refold_tests.clock import BEGIN_MS
@@ -36,6 +37,7 @@ class World:
 
     rng: random.Random
     opened: Callable[[], SnapshotStore]
+    settings: SnapshotSettings = DEFAULT_SETTINGS
     now_ms: int = BEGIN_MS
     tables: list[Table] = field(default_factory=list)
     views: dict[Epoch, View] = field(default_factory=dict)
@@ -50,7 +52,7 @@ class World:
     def open(self) -> None:
         """Open the store, as a new owner."""
         self.store = self.opened()
-        self.sealer = Sealer(self.store, LOG_ID, PARTITIONS)
+        self.sealer = Sealer(self.store, LOG_ID, PARTITIONS, settings=self.settings)
         self.collector = Collector(self.store, GRACE_MS)
 
     def step(self) -> None:
