@@ -114,9 +114,11 @@ class ColdEntities:
     have more entities: open ones are above them anyway.
     """
 
-    def __init__(self, reader: EpochReader, manifest: Manifest, instead: Instead | None = None) -> None:
+    def __init__(
+        self, reader: EpochReader, manifest: Manifest, instead: Instead | None, open_chunks: int
+    ) -> None:  # fmt: skip
         partition = manifest.epoch.partition
-        cache = ChunkCache()
+        cache = ChunkCache(open_chunks)
         self._index = [SortedSpan(reader, partition, span, cache) for span in manifest.index]
         self._cold = [(each, SortedSpan(reader, partition, each.span, cache)) for each in manifest.cold]
         self._instead = instead
@@ -209,18 +211,21 @@ class ColdEntities:
                         yield place, key
 
 
-def closed_in(reader: EpochReader, manifest: Manifest, instead: Instead | None = None) -> ColdEntities | None:
+def closed_in(
+    reader: EpochReader, manifest: Manifest, instead: Instead | None = None, *, open_chunks: int
+) -> ColdEntities | None:
     """Return the closed entities of an epoch.
 
     Args:
         reader: Reads the epoch's records.
         manifest: Its manifest.
         instead: Replaces entities whose definition changed; None for none.
+        open_chunks: How many of their chunks are in memory at most.
 
     Returns:
         None if the epoch has no closed entities.
     """
-    return ColdEntities(reader, manifest, instead) if manifest.cold else None
+    return ColdEntities(reader, manifest, instead, open_chunks) if manifest.cold else None
 
 
 def bucket_records(digests: Digests, slots: range) -> Iterator[bytes]:

@@ -23,11 +23,11 @@ from typing import Any, NamedTuple
 from refold.avro.errors import CorruptionError
 from refold.streams.snapshots.manifest import Epoch, read_manifest
 from refold.streams.snapshots.retention_policy import EpochAge, kept
+from refold.streams.snapshots.settings import DEFAULT_SETTINGS, SnapshotSettings
 from refold.streams.snapshots.store import ClearedRecords, SnapshotStore, Tombstone
 
 # Longer than the longest rebuild.
 GRACE_MS = 6 * 3_600_000
-BURIED_AT_ONCE = 1_000
 
 Interval = tuple[int, int]
 """Offsets, start inclusive, end exclusive."""
@@ -73,8 +73,11 @@ def collected_of(tree: Sequence[Any]) -> Collected:
 class Collector:
     """Collects one store's garbage. It caches the manifests that it read: they never change."""
 
-    def __init__(self, store: SnapshotStore, grace_ms: int = GRACE_MS) -> None:
+    def __init__(
+        self, store: SnapshotStore, grace_ms: int = GRACE_MS, settings: SnapshotSettings = DEFAULT_SETTINGS
+    ) -> None:  # fmt: skip
         self._store = store
+        self._tombs_at_once = settings.tombs_at_once
         self._grace_ms = grace_ms
         self._known: dict[bytes, _UsedByManifest] = {}
 
@@ -138,8 +141,8 @@ class Collector:
         )  # fmt: skip
 
     def _bury(self, epochs: Sequence[Epoch], now_ms: int, pinned: set[Epoch]) -> None:
-        for at in range(0, len(epochs), BURIED_AT_ONCE):
-            some = epochs[at : at + BURIED_AT_ONCE]
+        for at in range(0, len(epochs), self._tombs_at_once):
+            some = epochs[at : at + self._tombs_at_once]
             self._store.add_tombstone(
                 *(Tombstone(epoch, now_ms, self._store.manifest_bytes(epoch) or b"") for epoch in some)
             )

@@ -118,7 +118,7 @@ def _begin_ranges(
     instead: Instead | None = None,
 ) -> UncheckedEpoch:  # fmt: skip
     partition = manifest.epoch.partition
-    layers = Layers(store, closed_in(reader, manifest, instead))
+    layers = Layers(store, closed_in(reader, manifest, instead, open_chunks=store.open_chunks))
     spans = _Spans(reader, partition, hashes)
     if manifest.buckets:
         digests = Digests()
@@ -161,7 +161,7 @@ def read_slots(
     """
     partition = manifest.epoch.partition
     every = slots_of(partition, partitions)
-    layers = Layers(store, closed_in(reader, manifest, instead))
+    layers = Layers(store, closed_in(reader, manifest, instead, open_chunks=store.open_chunks))
     layers.set_digests(_buckets(reader, manifest, every, slots))
     for span in reversed(manifest.ranges):
         chunks = SortedSpan(reader, partition, span, ChunkCache())

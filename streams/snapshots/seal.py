@@ -7,7 +7,7 @@
    buckets (buckets.py).
 3. When the deltas since the base, this one included, have about as many entities as the base, write a base instead.
    Without closed entities, a base is also written if half as many observations were folded since the last epoch, and at
-   least OBSERVATIONS_MIN: then step 2 is left out, and the base is made from the whole table, about two entities for
+   least `observations_min`: then step 2 is left out, and the base is made from the whole table, about two entities for
    each of the observations at most. Other bases are made from the whole table, or from the last epoch's ranges with the
    delta over them. The latter is used if there are closed entities (closed_entities.py), so that they are not read
    again, and in a process without the table (sealing_process/) that has no kernel.
@@ -89,8 +89,6 @@ class SpanWriter:
         return OffsetSpan(start, self._store.end(self.partition), digest.digest())
 
 
-# With fewer observations since the last epoch, a delta costs less than a base.
-OBSERVATIONS_MIN = 20_000
 # The data of a base is in memory up to this size, and beyond it in a file.
 BASE_BYTES = 4 << 20
 # By partition, at how many 32nds of a base's entities the next base is due. Otherwise partitions that grow equally
@@ -270,7 +268,10 @@ class Sealer:
         """Write a base from the last epoch's ranges and the changes since; None if the ranges are damaged."""
         try:
             # A layer for each range, and one or two for the changes.
-            store = ChunkStore(BASE_BYTES, open_min=len(last.ranges) + 2, chunk_bytes=self._settings.chunk_bytes)
+            store = ChunkStore(
+                BASE_BYTES, open_min=len(last.ranges) + 2, chunk_bytes=self._settings.chunk_bytes,
+                open_chunks=self._settings.open_chunks,
+            )  # fmt: skip
             layers = read_ranges(self._store, last, self._partitions, store)
             check_slots(layers.rehash(), last, self._partitions)
             layers.put_pieces(changes.pieces())
@@ -316,7 +317,7 @@ class Sealer:
                 (place, [(key, stored_hash(body)) for key, body in members]) for place, members in _chosen(every, find)
             )
             index = tuple(self._grown(written.partition, index, hashes, Chunk.hashes, written.hashes))
-            present = _Present(self._store, written.partition, index, every, find)
+            present = _Present(self._store, written.partition, index, every, find, self._settings.open_chunks)
             for (type_name, month), places in sorted(closed.items()):
                 alike = [each.span for each in cold if (each.type_name, each.month) == (type_name, month)]
                 others = tuple(each for each in cold if (each.type_name, each.month) != (type_name, month))
@@ -338,7 +339,7 @@ class Sealer:
         while left and _length(left[-1]) <= 2 * sum(map(_length, alike)):
             alike.insert(0, left.pop())
         if len(alike) > 1:
-            new = write(merged(self._store, partition, alike, read))
+            new = write(merged(self._store, partition, alike, read, self._settings.open_chunks))
         return [*left, new]
 
     def _manifest(
@@ -390,7 +391,7 @@ def whole_due(last: Manifest, settings: SnapshotSettings) -> int | None:
     """The number of observations since an epoch at which the next one is a base from the whole table, without looking
     at the changed entities; None for none.
     """
-    return None if last.cold else max(base_due(last, settings) // 2, OBSERVATIONS_MIN)
+    return None if last.cold else max(base_due(last, settings) // 2, settings.observations_min)
 
 
 def is_whole(epoch_state: EpochState, last: Manifest, settings: SnapshotSettings) -> bool:
@@ -404,9 +405,9 @@ class _Present:
 
     def __init__(
         self, reader: EpochReader, partition: int, index: Sequence[OffsetSpan], closed: Mapping[int, list[bytes]],
-        find: Callable[[int], list[Member]],
+        find: Callable[[int], list[Member]], open_chunks: int,
     ) -> None:  # fmt: skip
-        cache = ChunkCache()
+        cache = ChunkCache(open_chunks)
         self._index = [SortedSpan(reader, partition, span, cache) for span in index]
         self._closed = closed
         self._find = find

@@ -9,11 +9,11 @@
 4. It seals the epoch (seal.py; with large tables in another process, sealing_process/sealer.py). If that fails, it is
    tried again after the next records. A base takes as long as many deltas: while the sealing process writes one,
    partitions that are due go through steps 2 to 4 meanwhile, one after another, unless a rest is due.
-5. After a base it collects garbage (garbage.py), at most every COLLECT_EVERY_MS.
-6. It rests until steps 2 to 5 took at most SHARE_MAX of a processor since they began, because a background thread
+5. After a base it collects garbage (garbage.py), at most every `collect_every_ms`.
+6. It rests until steps 2 to 5 took at most `cpu_share` of a processor since they began, because a background thread
    competes with the fold for the GIL. Then it continues with the next partition. With a `Pace` it also rests until
    they took at most `pace.share` together with the sealing process. It ends this rest when no record was folded for
-   PAUSE_S, when a partition has `pace.unsealed_max` records since its last epoch, or when it is woken.
+   `idle_s`, when a partition has `pace.unsealed_max` records since its last epoch, or when it is woken.
 A requested snapshot does steps 3 to 5 for all partitions in the caller's thread. Only one thread at a time seals,
 collects or pins.
 """
@@ -40,11 +40,7 @@ from refold.streams.snapshots.settings import DEFAULT_SETTINGS, SnapshotSettings
 from refold.streams.snapshots.store import Pin, SnapshotStore, no_such_epoch
 from refold.streams.snapshots.table import TableView
 
-SHARE_MAX = 0.5
-"""The share of one processor's time while epochs are due."""
-PAUSE_S = 0.5
 _LOOK_S = 0.1
-COLLECT_EVERY_MS = 300_000
 
 _log = logging.getLogger(__name__)
 
@@ -67,8 +63,8 @@ class Snapshotter:
     """Seals epochs of one log until `stop`.
 
     partitions: returns those that are sealed here now. clock_ms: milliseconds since 1970. prepare: called before each
-    epoch and before each request. touched: the fold's cache for epochs. pace: None for no limit but SHARE_MAX.
-    settings: when an epoch is due; as the sealer's.
+    epoch and before each request. touched: the fold's cache for epochs. pace: None for no limit but `cpu_share`.
+    settings: when epochs are sealed and garbage is collected; the sealer has the same ones.
     """
 
     def __init__(
@@ -88,7 +84,7 @@ class Snapshotter:
         self._pace = pace
         self._settings = settings
         self._folded_at_s = 0.0
-        self._collector = Collector(store, GRACE_MS)
+        self._collector = Collector(store, GRACE_MS, settings)
         self._collected_at: int | None = None
         self._folded: dict[int, int] = {}
         self._sealed: dict[int, tuple[int, int]] = {}
@@ -184,7 +180,8 @@ class Snapshotter:
                 _later(error)
                 wait_s = None
             rested_s = time.monotonic()
-            self._stopped.wait(pause_s(time.thread_time() - used_s, rested_s - begun_s, SHARE_MAX))
+            used_s = time.thread_time() - used_s
+            self._stopped.wait(pause_s(used_s, rested_s - begun_s, self._settings.cpu_share))
             while not self._is_woken and (left_s := self._rest_s()) > 0:
                 if self._stopped.wait(min(left_s, _LOOK_S)):
                     return
@@ -216,7 +213,7 @@ class Snapshotter:
     def _rest_s(self) -> float:
         """The seconds to rest now because of the pace."""
         now_s, pace = time.monotonic(), self._pace
-        if pace is None or now_s - self._folded_at_s > PAUSE_S:
+        if pace is None or now_s - self._folded_at_s > self._settings.idle_s:
             return 0.0
         if any(count - self._at(each)[0] >= pace.unsealed_max for each, count in list(self._folded.items())):
             return 0.0
@@ -277,7 +274,7 @@ class Snapshotter:
 
     def _collect_when_due(self, sealed: Iterable[Manifest]) -> None:
         now_ms = self._clock_ms()
-        is_early = self._collected_at is not None and 0 <= now_ms - self._collected_at < COLLECT_EVERY_MS
+        is_early = self._collected_at is not None and 0 <= now_ms - self._collected_at < self._settings.collect_every_ms
         if is_early or not any(manifest.is_base for manifest in sealed):
             return
         self._collected_at = now_ms

@@ -8,11 +8,10 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import groupby
 
 from refold.avro.errors import CorruptionError
+from refold.streams.defaults import OPEN_CHUNKS
 from refold.streams.snapshots.chunk import Chunk
 from refold.streams.snapshots.manifest import OffsetSpan
 from refold.streams.snapshots.store import EpochReader
-
-OPEN_CHUNKS = 512
 
 Pair = tuple[bytes, bytes]
 Read = Callable[[Chunk, int], list[Pair]]
@@ -45,9 +44,10 @@ def place_text(partition: int, offset: int) -> str:
 
 
 class ChunkCache:
-    """A cache of recently read chunks."""
+    """A cache of recently read chunks. open_chunks: how many it has at most."""
 
-    def __init__(self) -> None:
+    def __init__(self, open_chunks: int = OPEN_CHUNKS) -> None:
+        self._open_chunks = open_chunks
         self._chunks: OrderedDict[tuple[int, int], Chunk] = OrderedDict()
 
     def get(self, reader: EpochReader, partition: int, offset: int) -> Chunk:
@@ -55,7 +55,7 @@ class ChunkCache:
         if found is None:
             where, data = record_at(reader, partition, offset)
             found = self._chunks[partition, offset] = Chunk(data, where)
-            if len(self._chunks) > OPEN_CHUNKS:
+            if len(self._chunks) > self._open_chunks:
                 self._chunks.popitem(last=False)
         return found
 
@@ -118,7 +118,7 @@ class SortedSpan:
 
 
 def merged(
-    reader: EpochReader, partition: int, spans: list[OffsetSpan], read: Read
+    reader: EpochReader, partition: int, spans: list[OffsetSpan], read: Read, open_chunks: int
 ) -> Iterator[tuple[int, list[Pair]]]:
     """Merge several spans by key.
 
@@ -127,11 +127,12 @@ def merged(
         partition: The spans' partition.
         spans: Oldest first; for a key in several spans the last one counts.
         read: Reads one span.
+        open_chunks: How many chunks are in memory at most.
 
     Yields:
         (place, pairs in key order).
     """
-    cache = ChunkCache()
+    cache = ChunkCache(open_chunks)
     each = [SortedSpan(reader, partition, span, cache).groups(number, read) for number, span in enumerate(spans)]
     for place, groups in groupby(heapq.merge(*each, key=lambda group: group[:2]), key=lambda group: group[0]):
         found: dict[bytes, bytes] = {}

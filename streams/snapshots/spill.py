@@ -8,13 +8,12 @@ import weakref
 from collections import OrderedDict
 from typing import IO, NamedTuple
 
-from refold.streams.defaults import CHUNK_BYTES
+from refold.streams.defaults import CHUNK_BYTES, OPEN_CHUNKS
 from refold.streams.snapshots.chunk import Chunk
 
 # The memory limits during a fold, and for a view that a caller waits for.
 MEMORY_BYTES = 64 << 20
 VIEW_BYTES = 512 << 20
-OPEN_CHUNKS = 512
 
 
 class ChunkPlace(NamedTuple):
@@ -28,17 +27,19 @@ class ChunkPlace(NamedTuple):
 class ChunkStore:
     """Chunks by number: in memory up to memory_bytes, the others in the file.
 
-    Of the chunks in the file at most OPEN_CHUNKS are open, and only as many as take memory_bytes again, but at least
+    Of the chunks in the file at most open_chunks are open, and only as many as take memory_bytes again, but at least
     open_min: a merge of several layers has one chunk of each open. chunk_bytes: chunks that are made to be put here are
     full at this size.
     """
 
     def __init__(
-        self, memory_bytes: int = MEMORY_BYTES, *, open_min: int = 1, chunk_bytes: int = CHUNK_BYTES
+        self, memory_bytes: int = MEMORY_BYTES, *, open_min: int = 1, chunk_bytes: int = CHUNK_BYTES,
+        open_chunks: int = OPEN_CHUNKS,
     ) -> None:  # fmt: skip
         self.chunk_bytes = chunk_bytes
+        self.open_chunks = open_chunks
         self._memory_bytes = memory_bytes
-        self._open_max = min(OPEN_CHUNKS, max(open_min, memory_bytes // chunk_bytes))
+        self._open_max = min(open_chunks, max(open_min, memory_bytes // chunk_bytes))
         self._held: dict[int, Chunk | ChunkPlace] = {}
         self._open: OrderedDict[int, Chunk] = OrderedDict()
         self._held_bytes = 0

@@ -17,7 +17,6 @@ from refold.reducers.entity import stored_hash
 from refold.streams.defaults import CHUNK_BYTES
 from refold.streams.digest import preimage
 from refold.streams.partitioner import BUCKETS, PLACE_BYTES, place_in, placed
-from refold.streams.snapshots import seal
 from refold.streams.snapshots.buckets import Buckets
 from refold.streams.snapshots.chunk import chunks_of_pieces, merged_preimages, piece_of
 from refold.streams.snapshots.seal import Sealer
@@ -134,8 +133,7 @@ def test_rows_out_of_order_are_left_to_python(seed: int) -> None:
 def test_every_epoch(seed: int, number: int, closes: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Deltas, bases from deltas, and bases because of many observations, by a process as by a thread."""
     rng = random.Random(f"{seed}/{number}")
-    settings = SnapshotSettings(chunk_bytes=rng.choice((300, 3_000)))
-    monkeypatch.setattr(seal, "OBSERVATIONS_MIN", rng.choice((30, 10_000)))
+    settings = SnapshotSettings(chunk_bytes=rng.choice((300, 3_000)), observations_min=rng.choice((30, 10_000)))
     table = Table(rng, 60)
     stores = [MemoryStore() for _ in range(4)]
     sealers = [

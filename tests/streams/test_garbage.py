@@ -36,9 +36,8 @@ def test_kept_epochs_are_readable_and_nothing_else_stays(
     database: Database, seed: int, number: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rng = random.Random(seed + number)
-    settings = SnapshotSettings(changed_min=20, chunk_bytes=rng.choice((1, 2_000)))
+    settings = SnapshotSettings(changed_min=20, chunk_bytes=rng.choice((1, 2_000)), tombs_at_once=2)
     monkeypatch.setattr(closed_entities, "BUCKET_SLOTS", 64)
-    monkeypatch.setattr("refold.streams.snapshots.garbage.BURIED_AT_ONCE", 2)
     monkeypatch.setattr("refold.streams.log.file.snapshots.REMOVED_AT_ONCE", 3)
     monkeypatch.setattr("refold.streams.log.file.snapshots.COMPACTED_BYTES", rng.choice((1, 1 << 30)))
     world = world_of(rng, database, settings)
@@ -150,12 +149,11 @@ class Ending:
 def test_collection_interrupted_at_any_write_is_completed_later(
     tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("refold.streams.snapshots.garbage.BURIED_AT_ONCE", 1)
     monkeypatch.setattr("refold.streams.log.file.snapshots.REMOVED_AT_ONCE", 1)
     expected, writes = None, 0
     for last in range(1_000):
         with Database.create(tmp_path / f"store{last}") as database:
-            world = world_of(random.Random(seed), database, SnapshotSettings(chunk_bytes=1))
+            world = world_of(random.Random(seed), database, SnapshotSettings(chunk_bytes=1, tombs_at_once=1))
             for number in range(8):
                 world.seal(world.tables[0])
                 world.now_ms += (HOUR_MS, 2 * DAY_MS)[number % 2]

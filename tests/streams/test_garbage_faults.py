@@ -27,15 +27,12 @@ AGER = """
 import random, sys, time
 from pathlib import Path
 from refold.streams.log.file import snapshots
-from refold.streams.snapshots import snapshotter
 from refold.streams.snapshots.settings import SnapshotSettings
 from refold_tests.clock import FileClock
 from refold_tests.histories import random_history
 from refold_tests.opening import open_log, take
 
 path, seed = Path(sys.argv[1]), int(sys.argv[2])
-snapshotter.SHARE_MAX = float("inf")
-snapshotter.COLLECT_EVERY_MS = 0
 snapshots.REMOVED_AT_ONCE = 1
 append = snapshots.FileSnapshotStore.append
 
@@ -46,7 +43,8 @@ def slowly(*given):
 snapshots.FileSnapshotStore.append = slowly
 rng = random.Random(seed)
 clock = FileClock(path / "clock")
-log = open_log(path, settings=SnapshotSettings(epoch_records=11, chunk_bytes=200))
+settings = SnapshotSettings(epoch_records=11, cpu_share=float("inf"), collect_every_ms=0, chunk_bytes=200)
+log = open_log(path, settings=settings)
 observations = random_history(seed, 60)
 print("open", flush=True)
 for done in range(0, len(observations), 7):

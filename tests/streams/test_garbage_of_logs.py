@@ -15,8 +15,7 @@ from refold.streams.snapshots.garbage import GRACE_MS, Collected
 from refold.streams.snapshots.manifest import Epoch, Manifest
 from refold.streams.snapshots.read import read_epoch
 from refold.streams.snapshots.retention_policy import DAY_MS, HOUR_MS, MONTH_MS
-from refold.streams.snapshots.settings import SnapshotSettings
-from refold.streams.snapshots.snapshotter import COLLECT_EVERY_MS
+from refold.streams.snapshots.settings import DEFAULT_SETTINGS, SnapshotSettings
 from refold.streams.snapshots.spill import ChunkStore
 from refold.streams.snapshots.store import Pin, SnapshotReader, Tombstone
 from refold_tests.aging import old_log
@@ -29,15 +28,13 @@ from refold_tests.sample_types import A, said
 from refold_tests.varied_logs import cuts_below
 
 
-def test_ageing_log_rebuilds_the_same(tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ageing_log_rebuilds_the_same(tmp_path: Path, seed: int) -> None:
     rng = random.Random(seed)
-    monkeypatch.setattr("refold.streams.snapshots.snapshotter.SHARE_MAX", math.inf)
-    monkeypatch.setattr("refold.streams.snapshots.snapshotter.COLLECT_EVERY_MS", 0)
     clock = FileClock(tmp_path / "clock")
     observations = random_history(seed, 250)
     readers: list[tuple[int, Manifest]] = []
     pinned: set[Epoch] = set()
-    with open_log(tmp_path, settings=SnapshotSettings(epoch_records=13)) as log:
+    with open_log(tmp_path, settings=SnapshotSettings(epoch_records=13, cpu_share=math.inf, collect_every_ms=0)) as log:
         while observations:
             at_once = rng.choice((1, 5, 20))
             take(log, observations[:at_once])
@@ -77,10 +74,9 @@ def test_ageing_log_rebuilds_the_same(tmp_path: Path, seed: int, monkeypatch: py
         assert log.verify().mismatches == []
 
 
-def test_garbage_is_collected_automatically_after_a_base(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("refold.streams.snapshots.snapshotter.COLLECT_EVERY_MS", 1_000)
+def test_garbage_is_collected_automatically_after_a_base(tmp_path: Path) -> None:
     clock = old_log(tmp_path)
-    with open_log(tmp_path) as log:
+    with open_log(tmp_path, settings=SnapshotSettings(collect_every_ms=1_000)) as log:
         before = [each.epoch for each in log.snapshots()]
         assert len(before) == 4
         clock.set(clock() + 10 * DAY_MS)
@@ -104,7 +100,7 @@ def test_garbage_is_not_collected_continuously(tmp_path: Path) -> None:
         clock.set(clock() + 40 * DAY_MS)
         log.snapshot()
         log.unpin(epochs)
-        clock.set(clock() + COLLECT_EVERY_MS - 1)
+        clock.set(clock() + DEFAULT_SETTINGS.collect_every_ms - 1)
         log.snapshot()
         assert len(log.snapshots()) == 4
         clock.set(clock() + 1)
@@ -205,16 +201,14 @@ print("asked", asked, flush=True)
 
 
 def test_reader_in_another_process_is_exact_during_collection(
-    tmp_path: Path, child: Callable[..., Child], seed: int, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, child: Callable[..., Child], seed: int
 ) -> None:
     rng = random.Random(seed)
-    monkeypatch.setattr("refold.streams.snapshots.snapshotter.SHARE_MAX", math.inf)
-    monkeypatch.setattr("refold.streams.snapshots.snapshotter.COLLECT_EVERY_MS", 0)
     clock = old_log(tmp_path)
     reader = child(READER, tmp_path, seed)
     assert reader.line() == "open"
     removed = 0
-    with open_log(tmp_path, settings=SnapshotSettings(epoch_records=15)) as log:
+    with open_log(tmp_path, settings=SnapshotSettings(epoch_records=15, cpu_share=math.inf, collect_every_ms=0)) as log:
         first = {each.epoch for each in log.snapshots()}
         observations = random_history(seed, 200)
         for done in range(0, len(observations), 4):

@@ -251,9 +251,8 @@ def test_garbage_collection_and_compaction_never_remove_kept_epochs(
 ) -> None:
     print(f"seed {seed}")
     rng = random.Random(seed)
-    settings = SnapshotSettings(changed_min=20, chunk_bytes=rng.choice((1, 2_000)))
+    settings = SnapshotSettings(changed_min=20, chunk_bytes=rng.choice((1, 2_000)), tombs_at_once=2)
     monkeypatch.setattr("refold.streams.snapshots.closed_entities.BUCKET_SLOTS", 64)
-    monkeypatch.setattr("refold.streams.snapshots.garbage.BURIED_AT_ONCE", 2)
     world = KafkaWorld(rng, compacting.store, settings)
     held: set[tuple[int, int]] = set()
     for turn in range(2 * fault_rounds):

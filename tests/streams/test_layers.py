@@ -12,7 +12,6 @@ import pytest
 from refold.avro.errors import CorruptionError
 from refold.streams.defaults import CHUNK_BYTES
 from refold.streams.digest import Digests, bucket_digest, differing_places, root, root_of
-from refold.streams.snapshots import spill
 from refold.streams.snapshots.chunk import ChunkWriter, piece_of
 from refold.streams.snapshots.layers import MERGED, Layers
 from refold.streams.snapshots.spill import ChunkStore
@@ -68,11 +67,10 @@ class Model:
 
 
 @pytest.mark.parametrize("number", range(8))
-def test_layers_return_what_was_put(seed: int, number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_layers_return_what_was_put(seed: int, number: int) -> None:
     rng = random.Random(seed + number)
-    monkeypatch.setattr(spill, "OPEN_CHUNKS", rng.choice((1, 3, 512)))
     model = Model(rng, rng.choice((3, 60, 400)))
-    store = ChunkStore(memory_bytes=rng.choice((0, 5_000, 1 << 20)))
+    store = ChunkStore(memory_bytes=rng.choice((0, 5_000, 1 << 20)), open_chunks=rng.choice((1, 3, 512)))
     layers = Layers(store, put_bytes=rng.choice((1, 200, 3_000)))
     counts = [rng.choice((0, 40, 300)), *rng.choices((0, 30), k=rng.randrange(5))]  # a snapshot's base and deltas
     snapshot = [model.chunks({model.changed() for _ in range(count)}) for count in counts]

@@ -11,7 +11,6 @@ from refold.avro.errors import CorruptionError
 from refold.reducers.entity import pack, unpack
 from refold.streams.defaults import CHUNK_BYTES
 from refold.streams.digest import root
-from refold.streams.snapshots import spans
 from refold.streams.snapshots.chunk import Chunk, ChunkWriter
 from refold.streams.snapshots.manifest import Manifest, OffsetSpan, encode_manifest
 from refold.streams.snapshots.read import read_epoch
@@ -27,10 +26,12 @@ Sealed = tuple[Manifest, View, dict[str, bytes]]
 """A manifest, the view it was sealed of, and the state hashes in that."""
 
 
-def assert_reads(store: MemoryStore, sealed: Sealed, partitions: int, names: list[str]) -> None:
+def assert_reads(
+    store: MemoryStore, sealed: Sealed, partitions: int, names: list[str], open_chunks: int
+) -> None:  # fmt: skip
     """Check that the epoch equals its view, as a whole and for each entity."""
     manifest, view, hashes = sealed
-    layers = read_epoch(store, manifest, partitions, ChunkStore())
+    layers = read_epoch(store, manifest, partitions, ChunkStore(open_chunks=open_chunks))
     for name in names:
         assert layers.get(name) == view.packed.get(name)
     rows = list(layers.rows())
@@ -68,16 +69,18 @@ def seal_random(
 
 
 @pytest.mark.parametrize("number", range(8))
-def test_every_epoch_equals_its_table(seed: int, number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_epoch_equals_its_table(seed: int, number: int) -> None:
     rng = random.Random(seed + number)
-    settings = SnapshotSettings(changed_min=rng.choice((1, 40)), chunk_bytes=rng.choice((1, 2_000, CHUNK_BYTES)))
-    monkeypatch.setattr(spans, "OPEN_CHUNKS", rng.choice((1, 512)))
+    settings = SnapshotSettings(
+        changed_min=rng.choice((1, 40)), chunk_bytes=rng.choice((1, 2_000, CHUNK_BYTES)),
+        open_chunks=rng.choice((1, 512)),
+    )  # fmt: skip
     partitions = rng.choice((1, 4, 512))
     table = Table(rng, rng.choice((5, 40, 100)), rng.randrange(partitions), partitions)
     store = MemoryStore()
     sealed = seal_random(rng, store, table, 25, rng.choice((0.1, 0.5, 0.95)), settings)
     for each in sealed:
-        assert_reads(store, each, partitions, rng.sample(table._names, 5))
+        assert_reads(store, each, partitions, rng.sample(table._names, 5), settings.open_chunks)
     for (before, _, _), (after, _, _) in pairwise(sealed):
         assert before.epoch <= after.epoch
         assert (before == after) == (before.epoch == after.epoch)

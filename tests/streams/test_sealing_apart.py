@@ -24,9 +24,8 @@ from refold.streams.snapshots.dirty_entities import DirtyEntities
 from refold.streams.snapshots.manifest import Epoch
 from refold.streams.snapshots.read import read_epoch
 from refold.streams.snapshots.seal import Sealer
-from refold.streams.snapshots.sealing_process import request_handler
-from refold.streams.snapshots.sealing_process import sealer as module
 from refold.streams.snapshots.sealing_process.sealer import ProcessSealer
+from refold.streams.snapshots.settings import SnapshotSettings
 from refold.streams.snapshots.snapshotter import Snapshotter
 from refold.streams.snapshots.spill import ChunkStore
 from refold.streams.snapshots.table import TableView
@@ -35,13 +34,14 @@ from refold_tests.sealing import MemoryStore, Table, View
 from refold_tests.world import LOG_ID
 
 Over = Callable[..., ProcessSealer]
+APART = SnapshotSettings(process_entities_min=0)
+"""A separate process seals tables of any size."""
 SAID = "are sealed in this process from now on"
 
 
 @pytest.fixture(autouse=True)
 def _always(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Use the process for tables of any size, and with one core too."""
-    monkeypatch.setattr(module, "ENTITIES_MIN", 0)
+    """Use the process with one core too."""
     monkeypatch.setattr(runtime, "cores", lambda: 2)
 
 
@@ -55,8 +55,8 @@ def over() -> Iterator[Over]:
     """Makes sealers over stores."""
     with ExitStack() as ending:
 
-        def made(store: MemoryStore, partitions: int = 1) -> ProcessSealer:
-            found = ProcessSealer(store, LOG_ID, partitions)
+        def made(store: MemoryStore, partitions: int = 1, settings: SnapshotSettings = APART) -> ProcessSealer:
+            found = ProcessSealer(store, LOG_ID, partitions, settings=settings)
             ending.callback(found.close)
             return found
 
@@ -90,11 +90,10 @@ def test_sealing_process_writes_the_same_as_in_process_sealing(
     names: int,
     closing_chance: float,
     store: MemoryStore,
-    apart: ProcessSealer,
-    monkeypatch: pytest.MonkeyPatch,
+    over: Over,
 ) -> None:
     """Bases, deltas, cold spans and their merges, in small and large parts."""
-    monkeypatch.setattr(request_handler, "PART_BYTES", 10_000)
+    apart = over(store, settings=replace(APART, message_bytes=10_000))
     rng = random.Random(seed)
     table, beside = Table(rng, names), MemoryStore()
     here = Sealer(beside, LOG_ID, 1)
@@ -239,10 +238,8 @@ class Broken(View):
             yield group
 
 
-def test_views_error_is_raised_in_the_owner(
-    seed: int, store: MemoryStore, apart: ProcessSealer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(request_handler, "PART_BYTES", 100)
+def test_views_error_is_raised_in_the_owner(seed: int, store: MemoryStore, over: Over) -> None:
+    apart = over(store, settings=replace(APART, message_bytes=100))
     view = changed(Table(random.Random(seed), 100), 200)
     error = StorageError("the table was closed")
     with pytest.raises(StorageError) as raised:
@@ -348,15 +345,15 @@ def test_one_core_or_a_small_table_starts_no_process(
     seed: int, over: Over, store: MemoryStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     table = Table(random.Random(seed), 50)
-    monkeypatch.setattr(module, "ENTITIES_MIN", 51)
-    several = over(store, 2)
+    large = SnapshotSettings(process_entities_min=51)
+    several = over(store, 2, large)
     several.seal(changed(table, 500))
     assert several._child is None
     other = Table(random.Random(seed), 50, 1, 2)
     several.seal(changed(other, 500))
     assert several._child is not None, "the tables count together"
     monkeypatch.setattr(runtime, "cores", lambda: 1)
-    alone = over(store)
+    alone = over(store, settings=large)
     alone.seal(changed(table, 500))
     assert alone._child is None
 
@@ -367,7 +364,7 @@ def test_base_is_announced_wherever_it_was_sealed(
 ) -> None:
     monkeypatch.setattr(runtime, "cores", lambda: cores)
     said: list[int] = []
-    sealer = ProcessSealer(store, LOG_ID, 1, lambda: said.append(len(store.manifests)))
+    sealer = ProcessSealer(store, LOG_ID, 1, lambda: said.append(len(store.manifests)), settings=APART)
     table = Table(random.Random(seed), 50)
     try:
         manifests = [sealer.seal(changed(table, times, 0.0)) for times in (100, 1, 1, 200)]

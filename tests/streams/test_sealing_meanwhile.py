@@ -16,10 +16,8 @@ from refold.streams import runtime
 from refold.streams.snapshots.manifest import Epoch
 from refold.streams.snapshots.read import read_epoch
 from refold.streams.snapshots.seal import Sealer, base_due
-from refold.streams.snapshots.sealing_process import request_handler
-from refold.streams.snapshots.sealing_process import sealer as module
 from refold.streams.snapshots.sealing_process.sealer import ProcessSealer
-from refold.streams.snapshots.settings import DEFAULT_SETTINGS
+from refold.streams.snapshots.settings import DEFAULT_SETTINGS, SnapshotSettings
 from refold.streams.snapshots.spill import ChunkStore
 from refold_tests.processes import is_gone
 from refold_tests.sealing import MemoryStore, Table, View
@@ -87,10 +85,9 @@ def tables(seed: int) -> Tables:
 @pytest.fixture
 def apart(store: Stores, monkeypatch: pytest.MonkeyPatch) -> Iterator[ProcessSealer]:
     """For tables of any size; everything is read and written in many parts."""
-    monkeypatch.setattr(module, "ENTITIES_MIN", 0)
     monkeypatch.setattr(runtime, "cores", lambda: 2)
-    monkeypatch.setattr(request_handler, "PART_BYTES", 10_000)
-    found = ProcessSealer(store, LOG_ID, PARTITIONS)
+    settings = SnapshotSettings(process_entities_min=0, message_bytes=10_000)
+    found = ProcessSealer(store, LOG_ID, PARTITIONS, settings=settings)
     yield found
     found.close()
 

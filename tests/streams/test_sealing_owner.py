@@ -15,12 +15,14 @@ from refold_tests.processes import is_gone
 OWNER = """
 import random, sys, time
 from refold.streams import runtime
-from refold.streams.snapshots.sealing_process import sealer as module
+from refold.streams.snapshots.sealing_process.sealer import ProcessSealer
+from refold.streams.snapshots.settings import SnapshotSettings
 from refold_tests.sealing import MemoryStore, Table
 from refold_tests.world import LOG_ID
 
-module.ENTITIES_MIN, runtime.cores = 0, lambda: 2
-sealer, table = module.ProcessSealer(MemoryStore(), LOG_ID, 1), Table(random.Random(1), 2_000)
+runtime.cores = lambda: 2
+sealer = ProcessSealer(MemoryStore(), LOG_ID, 1, settings=SnapshotSettings(process_entities_min=0))
+table = Table(random.Random(1), 2_000)
 while True:
     for _ in range(500):
         table.change(0.5)

@@ -23,7 +23,6 @@ from refold.streams.cut import Cut
 from refold.streams.rebuild.rebuild import rebuild
 from refold.streams.snapshots.manifest import Epoch
 from refold.streams.snapshots.read import read_epoch
-from refold.streams.snapshots.sealing_process import sealer
 from refold.streams.snapshots.settings import SnapshotSettings
 from refold.streams.snapshots.spill import ChunkStore
 from refold_tests.child import Child
@@ -45,16 +44,15 @@ import random, sys, time
 from pathlib import Path
 from refold.avro.ids import identify
 from refold.streams import runtime
-from refold.streams.snapshots import snapshotter
-from refold.streams.snapshots.sealing_process import sealer
 from refold.streams.snapshots.settings import SnapshotSettings
 from refold_tests.opening import open_log
 from refold_tests.varied_logs import TYPES, mixed_history
 
 path, seed, length, wait_s = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), float(sys.argv[4])
-snapshotter.SHARE_MAX = float("inf")
-sealer.ENTITIES_MIN, runtime.cores = int(sys.argv[6]), lambda: 2
-log = open_log(path, settings=SnapshotSettings(epoch_records=5, changed_min=int(sys.argv[5])))
+runtime.cores = lambda: 2
+changed_min, entities_min = map(int, sys.argv[5:7])
+log = open_log(path, settings=SnapshotSettings(epoch_records=5, cpu_share=float("inf"), changed_min=changed_min,
+                                               process_entities_min=entities_min))
 done = sum(log.port.ends().values())
 print("open", done, flush=True)
 rng, history = random.Random(seed + done), mixed_history(seed, length, 40)
@@ -201,13 +199,13 @@ def test_log_closed_while_sealing_closes(
     tmp_path: Path, seed: int, entities_min: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """At any moment of the background thread; its leftovers disturb nothing."""
-    monkeypatch.setattr("refold.streams.snapshots.snapshotter.SHARE_MAX", math.inf)
-    monkeypatch.setattr(sealer, "ENTITIES_MIN", entities_min)
     monkeypatch.setattr(runtime, "cores", lambda: 2)
     print(f"seed {seed}")
     rng = random.Random(seed)
     history = mixed_history(seed, LENGTH, 40)
-    settings = SnapshotSettings(epoch_records=5, changed_min=CHANGED_MIN)
+    settings = SnapshotSettings(
+        epoch_records=5, cpu_share=math.inf, changed_min=CHANGED_MIN, process_entities_min=entities_min
+    )  # fmt: skip
     done = 0
     while done < len(history):
         with open_log(tmp_path, settings=settings) as log:

@@ -51,7 +51,7 @@ def assert_is_table(log: Log) -> None:
 
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
-    """So small bounds that a short log spills, merges, files away, sets aside and closes into cold spans."""
+    """So small bounds that a short log spills, merges, files away and sets aside."""
     rng = random.Random(seed)
     monkeypatch.setattr("refold.streams.rebuild.replay.HELD", rng.choice((1, 3)))
     monkeypatch.setattr("refold.streams.rebuild.replay.ASIDE_RECORDS", rng.choice((1, 50)))
@@ -112,13 +112,11 @@ def test_rebuild_uses_deltas_bases_and_cold_spans(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("small")
 @pytest.mark.parametrize("number", range(3))
-def test_epochs_sealed_in_the_background(
-    tmp_path: Path, seed: int, number: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_epochs_sealed_in_the_background(tmp_path: Path, seed: int, number: int) -> None:
     """At any time at which the thread runs, while the fold continues."""
-    monkeypatch.setattr("refold.streams.snapshots.snapshotter.SHARE_MAX", math.inf)
     rng = random.Random(seed + number)
-    with open_log(tmp_path, settings=SnapshotSettings(epoch_records=5, changed_min=4)) as log:
+    settings = SnapshotSettings(epoch_records=5, cpu_share=math.inf, changed_min=4)
+    with open_log(tmp_path, settings=settings) as log:
         past = Past(log, FileClock(tmp_path / "clock"), rng)
         history = mixed_history(seed + number, 300)
         for start in range(0, len(history), 100):
@@ -132,10 +130,9 @@ def test_epochs_sealed_in_the_background(
         assert_is_table(log)
 
 
-def test_thread_pauses_and_blocks_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_thread_pauses_and_blocks_nobody(tmp_path: Path) -> None:
     """A thread that rests for ever after its first round: a request gets its snapshot, and closing ends it."""
-    monkeypatch.setattr("refold.streams.snapshots.snapshotter.SHARE_MAX", 1e-9)
-    with open_log(tmp_path, settings=SnapshotSettings(epoch_records=5)) as log:
+    with open_log(tmp_path, settings=SnapshotSettings(epoch_records=5, cpu_share=1e-9)) as log:
         take(log, [said(A, number) for number in range(50)])
         await_true(lambda: bool(manifests(log)), within_s=TIMEOUT_S)
         take(log, [said(A, number) for number in range(50, 200)])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -94,6 +95,10 @@ class Sealed:
         self.cold = ["closed ones"] if is_cold else []
 
 
+SETTINGS = SnapshotSettings(epoch_records=8, cpu_share=float("inf"))
+NEVER_IDLE = replace(SETTINGS, idle_s=float("inf"))
+
+
 class Clock:
     def __init__(self) -> None:
         self.now_ms = 1_000_000
@@ -104,17 +109,18 @@ class Clock:
 
 @pytest.fixture
 def sealing(monkeypatch: pytest.MonkeyPatch) -> Sealing:
-    monkeypatch.setattr(module, "SHARE_MAX", float("inf"))
-    monkeypatch.setattr(module, "Collector", lambda store, _grace_ms: store)
+    monkeypatch.setattr(module, "Collector", lambda store, *_: store)
     return Sealing()
 
 
 @contextmanager
-def sealed_by(sealing: Sealing, clock: Clock, every_ms: int = 0, pace: Pace | None = None) -> Iterator[Snapshotter]:
+def sealed_by(
+    sealing: Sealing, clock: Clock, every_ms: int = 0, pace: Pace | None = None, settings: SnapshotSettings = SETTINGS
+) -> Iterator[Snapshotter]:
     given: Any = sealing
     found = Snapshotter(
         given, given, given.views, lambda: range(4), clock, touched=given, every_ms=every_ms,
-        pace=pace, settings=SnapshotSettings(epoch_records=8),
+        pace=pace, settings=settings,
     )  # fmt: skip
     try:
         yield found
@@ -193,13 +199,13 @@ def test_urgent_partition_does_not_pause(sealing: Sealing) -> None:
         assert sealing.next_begun() == [0, 0, 0, 1], "nothing is sealed for a single record, pressing or not"
 
 
-def test_urgent_partition_waits_if_it_will_be_sealed_whole(sealing: Sealing, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_urgent_partition_waits_if_it_will_be_sealed_whole(sealing: Sealing) -> None:
     """It gets some 32 records in its time, so what presses is not needed; another gets fewer."""
-    monkeypatch.setattr("refold.streams.snapshots.seal.OBSERVATIONS_MIN", 1)
     clock = Clock()
     sealing.pressing.update((0, 8))
     sealing.wholes.update((0, 8))
-    with sealed_by(sealing, clock, every_ms=300) as snapshotter:
+    settings = replace(SETTINGS, observations_min=1)
+    with sealed_by(sealing, clock, every_ms=300, settings=settings) as snapshotter:
         for partition, expected in ((0, [0]), (8, [0, 8])):
             snapshotter.folded(8, partition)
             assert sealing.next_begun() == expected
@@ -284,13 +290,10 @@ def test_failure_while_a_base_is_written_leaves_the_base(sealing: Sealing, caplo
         assert sealing.ended[:2] == [2, 0]
 
 
-def test_cpu_of_the_sealing_process_counts_while_records_are_folded(
-    sealing: Sealing, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_cpu_of_the_sealing_process_counts_while_records_are_folded(sealing: Sealing) -> None:
     """An hour of work, of which a tenth is allowed: the next epoch waits until a partition has too many records."""
-    monkeypatch.setattr(module, "PAUSE_S", float("inf"))
     sealing.costs_s = 3600.0
-    with sealed_by(sealing, Clock(), pace=HOLDS_BACK) as snapshotter:
+    with sealed_by(sealing, Clock(), pace=HOLDS_BACK, settings=NEVER_IDLE) as snapshotter:
         snapshotter.folded(8, 0)
         sealing.next_begun()
         snapshotter.folded(8, 1)
@@ -316,12 +319,9 @@ def test_sealing_is_not_limited_when_nothing_is_folded(sealing: Sealing) -> None
             sealing.go_on.release()
 
 
-def test_no_other_is_sealed_during_a_base_that_used_the_share(
-    sealing: Sealing, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "PAUSE_S", float("inf"))
+def test_no_other_is_sealed_during_a_base_that_used_the_share(sealing: Sealing) -> None:
     sealing.bases, sealing.costs_s = {0}, 3600.0
-    with sealed_by(sealing, Clock(), pace=HOLDS_BACK) as snapshotter:
+    with sealed_by(sealing, Clock(), pace=HOLDS_BACK, settings=NEVER_IDLE) as snapshotter:
         snapshotter.folded(8, 0)
         sealing.next_begun()
         snapshotter.folded(8, 1)

@@ -35,8 +35,6 @@ from typing import IO, Any, NamedTuple, TypeAlias
 from refold.streams.snapshots.table import EpochState
 
 DONE, FAILED = "done", "failed"
-PART_BYTES = 2 << 20
-"""The approximate size of a batch of requested rows or of appended records; less than a channel's memory."""
 
 Asked: TypeAlias = tuple[str, tuple[Any, ...], list[int], float]
 Answer: TypeAlias = tuple[bool, Any]

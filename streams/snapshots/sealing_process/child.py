@@ -27,7 +27,6 @@ from refold.streams.snapshots.seal import Kept, Sealer
 from refold.streams.snapshots.sealing_process.channel import (
     DONE,
     FAILED,
-    PART_BYTES,
     Answer,
     Channel,
     PredictedAnswers,
@@ -96,10 +95,11 @@ class _Asking:
 
 
 class _Store(EpochWriter):
-    """The parent's store, as far as sealing needs it."""
+    """The parent's store, as far as sealing needs it. message_bytes: records are sent in batches of about this size."""
 
-    def __init__(self, asking: _Asking) -> None:
+    def __init__(self, asking: _Asking, message_bytes: int) -> None:
         self._asking = asking
+        self._message_bytes = message_bytes
         self._partition = -1
         self._appended: list[bytes] = []
         self._appended_bytes = 0
@@ -129,7 +129,7 @@ class _Store(EpochWriter):
         self._appended.append(data)
         self._appended_bytes += len(data)
         self._end += 1
-        if self._appended_bytes >= PART_BYTES:
+        if self._appended_bytes >= self._message_bytes:
             self._send()
 
     def _send(self) -> None:
@@ -205,7 +205,7 @@ class _Sealing:
 
     def _seal(self, begin: SealRequest) -> None:
         asking = _Asking(self._other, begin.predicted, self._seal)
-        store = _Store(asking)
+        store = _Store(asking, self._settings.message_bytes)
         sealer = Sealer(
             store, self._log_id, self._partitions, self._kept, from_ranges=True, settings=self._settings
         )  # fmt: skip

@@ -10,7 +10,6 @@ from refold.avro.errors import CorruptionError, StorageError
 from refold.streams.snapshots.manifest import Manifest, read_manifest
 from refold.streams.snapshots.seal import is_whole
 from refold.streams.snapshots.sealing_process.channel import (
-    PART_BYTES,
     Answer,
     PredictedAnswers,
     RemoteError,
@@ -123,7 +122,7 @@ class SealingRequests:
         for row in self._rows[number]:
             part.append(row)
             size += _size(row)
-            if size >= PART_BYTES:
+            if size >= self._settings.message_bytes:
                 return part, False
         del self._rows[number]
         return part, True

@@ -115,9 +115,6 @@ class SealingProcess:
         self._channel.close()
 
 
-# From so many entities on, in all partitions, sealing takes longer than starting a process.
-ENTITIES_MIN = 20_000
-
 _log = logging.getLogger(__name__)
 
 
@@ -162,7 +159,8 @@ class ProcessSealer:
 
     def _sealed(self, table: TableView, meanwhile: Callable[[], object]) -> Manifest:
         self._entities[table.epoch_state.epoch.partition] = table.epoch_state.entities
-        if self._child is None and self._may_start and sum(self._entities.values()) >= ENTITIES_MIN:
+        is_large = sum(self._entities.values()) >= self._settings.process_entities_min
+        if self._child is None and self._may_start and is_large:
             self._start()
         if self._child is not None:
             try:

@@ -20,7 +20,6 @@ import pytest
 from refold.streams.cut import Cut
 from refold.streams.log.kafka.log import KafkaLog
 from refold.streams.log.kafka.offsets import KafkaPartition
-from refold.streams.snapshots import snapshotter
 from refold.streams.snapshots.settings import SnapshotSettings
 from refold_tests.child import Child
 from refold_tests.folding import (
@@ -40,25 +39,15 @@ from refold_tests.kill_points import SEALING_MOMENTS
 
 pytestmark = pytest.mark.timeout(600)
 ENTITIES = 60
-SETTINGS = SnapshotSettings(epoch_records=1, chunk_bytes=500)
+SETTINGS = SnapshotSettings(epoch_records=1, cpu_share=math.inf, chunk_bytes=500)
 ALWAYS: dict[str, Any] = {"snapshots": SETTINGS, "epoch_every_ms": 0}
 """A worker's settings: seal after each fold."""
-WITHOUT_REST = """
-from refold.streams.snapshots import snapshotter
-snapshotter.SHARE_MAX = float("inf")
-"""
-APART = f"""
-{WITHOUT_REST}
-from refold.streams import runtime
-from refold.streams.snapshots.sealing_process import sealer
-sealer.ENTITIES_MIN, runtime.cores = 0, lambda: 2
-"""
-
-
-@pytest.fixture
-def without_rest(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Workers in this process may seal all the time."""
-    monkeypatch.setattr(snapshotter, "SHARE_MAX", math.inf)
+APART: dict[str, Any] = {
+    **ALWAYS,
+    "snapshots": replace(SETTINGS, process_entities_min=0),
+    "before": "from refold.streams import runtime; runtime.cores = lambda: 2",
+}
+"""The same, by a separate process, also on a machine with one core."""
 
 
 def check_epochs(log: KafkaLog) -> int:
@@ -95,7 +84,6 @@ def check_at_rest(log: KafkaLog) -> None:
     assert log.offsets.ends(places) == log.offsets.ends(places, committed=False)
 
 
-@pytest.mark.usefixtures("without_rest")
 def test_rebuild_starts_from_a_workers_epoch(log: KafkaLog, tmp_path: Path, seed: int) -> None:
     print(f"seed {seed}")
     observations = history(random.Random(seed), 400, ENTITIES)
@@ -113,7 +101,6 @@ def test_rebuild_starts_from_a_workers_epoch(log: KafkaLog, tmp_path: Path, seed
     check_whole(log, tmp_path, acknowledged)
 
 
-@pytest.mark.usefixtures("without_rest")
 def test_lost_table_is_remade_from_epochs(
     log: KafkaLog, tmp_path: Path, seed: int, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -146,8 +133,8 @@ def test_kills_while_sealing_leave_no_half_epoch(
     acknowledged: set[bytes] = set()
     for number in range(rounds):
         moment = ["", *SEALING_MOMENTS][number % 4]
-        sealing = rng.choice((WITHOUT_REST, APART))
-        found = worker(child, log.url, tmp_path, moment=moment, count=rng.randrange(1, 8), before=sealing, **ALWAYS)
+        sealing = rng.choice((ALWAYS, APART))
+        found = worker(child, log.url, tmp_path, moment=moment, count=rng.randrange(1, 8), **sealing)
         ends_at = time.monotonic() + rng.random() * 3
         while found.process.poll() is None and (moment or time.monotonic() < ends_at):
             some = [*islice(rest, 5)]
@@ -157,7 +144,7 @@ def test_kills_while_sealing_leave_no_half_epoch(
             time.sleep(rng.random() * 0.1)
         found.kill()
         check_epochs(log)
-    last = worker(child, log.url, tmp_path, before=WITHOUT_REST, **ALWAYS)
+    last = worker(child, log.url, tmp_path, **ALWAYS)
     acknowledged |= append(log, rest)
     await_sealed(log, last)
     drain(last)
@@ -181,9 +168,9 @@ def test_partitions_move_while_they_are_sealed(
             acknowledged.update(append(log, islice(rest, 5)))
             time.sleep(rng.random() * 0.1)
 
-    one = worker(child, log.url, tmp_path / "a", "a", static=False, before=WITHOUT_REST, **ALWAYS)
+    one = worker(child, log.url, tmp_path / "a", "a", static=False, **ALWAYS)
     write(15)
-    other = worker(child, log.url, tmp_path / "b", "b", static=False, before=APART, **ALWAYS)
+    other = worker(child, log.url, tmp_path / "b", "b", static=False, **APART)
     write(25)
     await_sealed(log, one, other)
     drain(one)
@@ -208,13 +195,13 @@ def test_worker_that_lost_its_partition_while_sealing_writes_nothing(
     rest = iter(observations)
     acknowledged = append(log, islice(rest, 50))
     stopped = worker(child, log.url, tmp_path / "a", "a", static=False, moment=moment, count=5,
-                     sent=signal.SIGSTOP, before=APART if moment == "named" else WITHOUT_REST, **ALWAYS)  # fmt: skip
+                     sent=signal.SIGSTOP, **(APART if moment == "named" else ALWAYS))  # fmt: skip
     deadline = time.monotonic() + PATIENCE_S
     while not stopped.is_stopped:
         assert time.monotonic() < deadline
         acknowledged |= append(log, [*islice(rest, 5)] or observations[:5])
         time.sleep(0.1)
-    other = worker(child, log.url, tmp_path / "b", "b", static=False, before=WITHOUT_REST, **ALWAYS)
+    other = worker(child, log.url, tmp_path / "b", "b", static=False, **ALWAYS)
     acknowledged |= append(log, rest)
     await_sealed(log, other)
     stopped.process.send_signal(signal.SIGCONT)

@@ -53,7 +53,7 @@ class World:
         """Open the store, as a new owner."""
         self.store = self.opened()
         self.sealer = Sealer(self.store, LOG_ID, PARTITIONS, settings=self.settings)
-        self.collector = Collector(self.store, GRACE_MS)
+        self.collector = Collector(self.store, GRACE_MS, self.settings)
 
     def step(self) -> None:
         """Do one random thing."""
