@@ -22,7 +22,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from functools import cached_property
 from typing import NamedTuple
 
@@ -119,6 +119,20 @@ class Hole(NamedTuple):
     registered_at: int
 
 
+class _Remembered:
+    """Decoded observations by their framed messages."""
+
+    def __init__(self, observations_max: int) -> None:
+        self._observations_max = observations_max
+        self._found: dict[bytes, Observation] = {}
+        self.get = self._found.get
+
+    def add(self, data: bytes, observation: Observation) -> None:
+        if len(self._found) >= self._observations_max:
+            self._found.clear()
+        self._found[data] = observation
+
+
 class Registry:
     """Definitions by offset, name, fingerprint and wire id. Not thread-safe.
 
@@ -137,6 +151,7 @@ class Registry:
         self._pending: dict[int, TypeVersion] = {}  # by the offset of its definition
         self._pending_ids: dict[int, TypeVersion] = {}
         self._pending_prints: set[bytes] = set()
+        self._remembered: _Remembered | None = None
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -341,11 +356,30 @@ class Registry:
             UndecodableError: It is not an observation.
             UnknownWireId: Its schema is not registered.
         """
-        wire_id = framed_id(data)
-        version = self._by_wire_id.get(wire_id)
-        if version is None:
-            raise UnknownWireId(wire_id)
-        return version.codec.decode_observation(data)
+        remembered = self._remembered
+        found = None if remembered is None else remembered.get(data)
+        if found is None:
+            wire_id = framed_id(data)
+            version = self._by_wire_id.get(wire_id)
+            if version is None:
+                raise UnknownWireId(wire_id)
+            found = version.codec.decode_observation(data)
+            if remembered is not None:
+                remembered.add(data, found)
+        return found
+
+    @contextmanager
+    def remembering(self, observations_max: int) -> Iterator[None]:
+        """Within the block, decode messages with the same bytes once.
+
+        Args:
+            observations_max: How many observations are kept; at one more, all are forgotten.
+        """
+        self._remembered = _Remembered(observations_max)
+        try:
+            yield
+        finally:
+            self._remembered = None
 
     def identified(self, data: bytes) -> tuple[Observation, bytes]:
         """Like `decode`, and also return the observation's id.

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from refold.avro.codec import FRAME_BYTES
 from refold.avro.decoder import REFUSED, read_count, read_long, read_text, reader
@@ -34,7 +35,7 @@ _BOOLEANS = (False, True)
 
 
 class ChangeCodec:
-    """Converts changes of one type version to and from framed bytes."""
+    """Converts changes of one type version to and from framed bytes. `change_codec_of` returns it."""
 
     def __init__(self, version: TypeVersion) -> None:
         self._codec = version.changes
@@ -223,6 +224,17 @@ def _is_present(data: bytes, at: int) -> tuple[bool, int]:
     if branch and branch != _PRESENT[0]:
         raise ValueError("no branch of [null, T]")
     return branch != 0, at + 1
+
+
+_codecs: WeakKeyDictionary[TypeVersion, ChangeCodec] = WeakKeyDictionary()
+
+
+def change_codec_of(version: TypeVersion) -> ChangeCodec:
+    """Return the codec of a type version's changes. All partitions share it: building one takes some milliseconds."""
+    found = _codecs.get(version)
+    if found is None:
+        found = _codecs[version] = ChangeCodec(version)
+    return found
 
 
 def _read_id(data: bytes, at: int) -> tuple[bytes | None, int]:

@@ -14,7 +14,7 @@ from refold.avro.errors import CorruptionError, UndecodableError
 from refold.avro.observation import type_of
 from refold.avro.quarantine import CHANGES
 from refold.reducers.state import hash_state
-from refold.streams.change_codec import ChangeCodec
+from refold.streams.change_codec import ChangeCodec, change_codec_of
 from refold.streams.changes import Change
 from refold.streams.cut import Cut
 from refold.streams.history import fold_observed, observed_below
@@ -54,7 +54,7 @@ class ChangeReader:
         if schema not in self._codecs:
             versions = list(self._log.registry)
             for version in versions[self._known :]:
-                self._codecs[version.changes.schema_id] = ChangeCodec(version)
+                self._codecs[version.changes.schema_id] = change_codec_of(version)
             self._known = len(versions)
         if schema not in self._codecs:
             raise CorruptionError(f"a change names schema {schema}, which this log does not hold; run refold verify")

@@ -7,7 +7,7 @@ from refold.avro.kernel_layouts import field_layouts
 from refold.avro.observation import type_of
 from refold.avro.registry import Registry, TypeVersion
 from refold.reducers.fold import Fold
-from refold.streams.change_codec import ChangeCodec
+from refold.streams.change_codec import ChangeCodec, change_codec_of
 
 
 class TypeFold:
@@ -23,7 +23,7 @@ class TypeFold:
     def changes(self) -> ChangeCodec:
         """The codec of changes, created at the first use."""
         if self._changes is None:
-            self._changes = ChangeCodec(self.version)
+            self._changes = change_codec_of(self.version)
         return self._changes
 
     def native(self, kernel: Kernel) -> TypeFolder | None:

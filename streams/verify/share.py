@@ -23,7 +23,7 @@ from refold.streams.cut import Cut
 from refold.streams.log.port import FoldPosition, LogReader, Mismatch, Record, RecordRows, is_hole
 from refold.streams.partitioner import slots_of
 from refold.streams.snapshots.spill import ChunkStore
-from refold.streams.table.confirming import Choose, Confirmation, RecordConfirmer, some_entities
+from refold.streams.table.confirming import CHECKED_RECORDS, Choose, Confirmation, RecordConfirmer, some_entities
 from refold.streams.table.folds import TypeFold
 from refold.streams.verify.changes import check_changes
 from refold.streams.verify.refold import Refold
@@ -33,6 +33,8 @@ from refold.streams.verify.stored_records import RecordSpool, StoredRecords, in_
 from refold.streams.verify.table import check_table
 
 AT_ONCE = 1000
+# The observations that Python checks, by up to four checks, if there is a native kernel (table/confirming.py).
+REMEMBERED_MAX = 5 * CHECKED_RECORDS
 
 Read = Callable[[int], None]
 """Called with the number of further records done."""
@@ -105,6 +107,11 @@ def check_share(log: LogReader, cut: Cut, partitions: Sequence[int], limits: Ver
     Returns:
         The mismatches, and how much was checked.
     """
+    with log.registry.remembering(REMEMBERED_MAX):
+        return _check_share(log, cut, partitions, limits, read)
+
+
+def _check_share(log: LogReader, cut: Cut, partitions: Sequence[int], limits: VerifyLimits, read: Read) -> ShareReport:
     report = ShareReport()
     checks = some_entities(cut.records)
     indexes = _Indexes(log.record_rows(checks))

@@ -11,7 +11,7 @@ import pytest
 from refold.avro.codec import ObservationCodec
 from refold.avro.definition import TypeDefinition, parse
 from refold.avro.derive import observation_node, schema_text
-from refold.avro.errors import SchemaError, UnknownWireId
+from refold.avro.errors import SchemaError, UndecodableError, UnknownWireId
 from refold.avro.evolution import check_evolution
 from refold.avro.ids import identify
 from refold.avro.observation import Observation
@@ -296,6 +296,23 @@ def test_message_of_an_unknown_schema_names_its_id() -> None:
         UnknownWireId, match=f"no schema with id {ObservationCodec(version(a='long')).schema_id} in this log"
     ):
         registered(version(a="string")).decode(message)
+
+
+def test_remembered_messages_are_decoded_once() -> None:
+    definition = version(a="long")
+    registry, codec = registered(definition), ObservationCodec(definition)
+    first, *others = (codec.encode_observation(Observation("t/1", 0, patch={"a": value})) for value in range(3))
+    with registry.remembering(2):
+        found = registry.decode(first)
+        assert registry.decode(bytes(bytearray(first))) is found
+        for damaged in (first[:-1], first + b"\0", first[:-1] + b"\x7f"):
+            with pytest.raises(UndecodableError):
+                registry.decode(damaged)
+        assert [registry.decode(each).patch for each in others] == [{"a": 1}, {"a": 2}]
+        again = registry.decode(first)  # one more than it keeps
+        assert again == found
+        assert again is not found
+    assert registry.decode(first) is not again
 
 
 # Ids that a Schema Registry gave, and holes.

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import io
 import json
+import weakref
 from typing import Any
 
 import fastavro
@@ -19,7 +21,7 @@ from refold.reducers.custom import code_of
 from refold.reducers.entity import Entity
 from refold.reducers.fold import Fold, Seen
 from refold.reducers.order import order_key
-from refold.streams.change_codec import ChangeCodec
+from refold.streams.change_codec import ChangeCodec, change_codec_of
 from refold.streams.changes import Change, ChangeStep
 from refold_tests.histories import EVERYTHING_AVSC, random_history
 
@@ -56,6 +58,16 @@ def by_field(step: ChangeStep) -> ChangeStep:
 def as_written(value: Any) -> Any:
     """A sum past a long is written as the nearest double."""
     return float(value) if type(value) is int and not -(2**63) <= value < 2**63 else value
+
+
+def test_codec_of_a_version_is_built_once_and_ends_with_it() -> None:
+    version = Registry().add(parse(json.loads(EVERYTHING_AVSC), code_of))
+    codec = weakref.ref(change_codec_of(version))
+    assert change_codec_of(version) is codec()
+    assert change_codec_of(VERSION) is not codec()
+    del version
+    gc.collect()
+    assert codec() is None
 
 
 @pytest.mark.parametrize("seed", range(20))
