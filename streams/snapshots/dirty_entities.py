@@ -46,11 +46,12 @@ class _Latest:
 class DirtyEntities:
     """The changed entities of all partitions that one process folds. One thread adds to it, another reads it.
 
-    Keeps at most about NAMES_MAX names, and the states of the latest ones, up to bytes_max.
+    Keeps at most about names_max names, and the states of the latest ones, up to bytes_max.
     """
 
-    def __init__(self, bytes_max: int = STATES_BYTES) -> None:
+    def __init__(self, bytes_max: int = STATES_BYTES, names_max: int = NAMES_MAX) -> None:
         self._bytes_max = bytes_max
+        self._names_max = names_max
         self._partitions: defaultdict[int, _Latest] = defaultdict(_Latest)
         self._count = 0
         self._bytes = 0
@@ -78,7 +79,7 @@ class DirtyEntities:
             latest.batches.append(_Batch(start, end, states, size))
             self._count += len(states)
             self._grow(latest, size)
-            while self._count > NAMES_MAX and len(latest.batches) > 1:
+            while self._count > self._names_max and len(latest.batches) > 1:
                 self._drop(latest)
             while self._bytes > self._bytes_max:
                 self._forget(max(self._partitions.values(), key=lambda each: each.size))

@@ -17,6 +17,9 @@ class SnapshotSettings:
     idle_s: after so many seconds without a folded record, `Pace` no longer limits sealing.
     collect_every_ms: garbage is collected after a base, at most once in so many milliseconds.
     tombs_at_once: garbage collection replaces so many manifests by tombs in one write.
+    removed_at_once: in a `file:` log it removes so many records in one write.
+    compacted_bytes: in a `file:` log `.snapshots` is compacted once so many bytes of a partition were removed;
+    otherwise the disk space is freed only by later writes.
 
     How (seal.py):
     changed_min: if there are closed entities, the next base is due after so many changed entities at the earliest: with
@@ -38,6 +41,8 @@ class SnapshotSettings:
     idle_s: float = 0.5
     collect_every_ms: int = 300_000
     tombs_at_once: int = 1_000
+    removed_at_once: int = 1_000
+    compacted_bytes: int = 16 << 20
     changed_min: int = 4_096
     observations_min: int = 20_000
     chunk_bytes: int = CHUNK_BYTES

@@ -4,20 +4,16 @@ from __future__ import annotations
 
 import random
 
-import pytest
-
-from refold.streams.snapshots import dirty_entities
-from refold.streams.snapshots.dirty_entities import URGENT_BYTES, DirtyEntities
+from refold.streams.snapshots.dirty_entities import NAMES_MAX, URGENT_BYTES, DirtyEntities
 
 STATE_BYTES = 8
 PARTITIONS = 3
 
 
-def test_range_is_returned_whole_or_not_at_all(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_range_is_returned_whole_or_not_at_all(seed: int) -> None:
     """Each entity once, with the state after its last record, or without a state."""
-    monkeypatch.setattr(dirty_entities, "NAMES_MAX", 150)
     rng = random.Random(seed)
-    told = DirtyEntities(60 * STATE_BYTES)
+    told = DirtyEntities(60 * STATE_BYTES, names_max=150)
     every = {
         partition: [(b"t/%d" % rng.randrange(30), rng.randbytes(STATE_BYTES)) for _ in range(1_000)]
         for partition in range(PARTITIONS)
@@ -123,7 +119,7 @@ def test_largest_partition_is_evicted_first() -> None:
 def test_memory_is_bounded() -> None:
     told = DirtyEntities(10)
     for number in range(5):
-        told.add(0, number, number + 1, [(b"t/x", b"s")] * dirty_entities.NAMES_MAX)
+        told.add(0, number, number + 1, [(b"t/x", b"s")] * NAMES_MAX)
     assert told.between(0, 0, 4) is None
     assert told.between(0, 4, 5) == {b"t/x": b""}
     assert told.between(0, 5, 5) is None

@@ -28,7 +28,7 @@ def database(tmp_path: Path) -> Iterator[Database]:
 
 
 def world_of(rng: random.Random, database: Database, settings: SnapshotSettings = DEFAULT_SETTINGS) -> World:
-    return World(rng, lambda: FileSnapshotStore(database, PARTITIONS), settings)
+    return World(rng, lambda: FileSnapshotStore(database, PARTITIONS, settings), settings)
 
 
 @pytest.mark.parametrize("number", range(3))
@@ -36,10 +36,11 @@ def test_kept_epochs_are_readable_and_nothing_else_stays(
     database: Database, seed: int, number: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rng = random.Random(seed + number)
-    settings = SnapshotSettings(changed_min=20, chunk_bytes=rng.choice((1, 2_000)), tombs_at_once=2)
+    settings = SnapshotSettings(
+        changed_min=20, chunk_bytes=rng.choice((1, 2_000)), tombs_at_once=2, removed_at_once=3,
+        compacted_bytes=rng.choice((1, 1 << 30)),
+    )  # fmt: skip
     monkeypatch.setattr(closed_entities, "BUCKET_SLOTS", 64)
-    monkeypatch.setattr("refold.streams.log.file.snapshots.REMOVED_AT_ONCE", 3)
-    monkeypatch.setattr("refold.streams.log.file.snapshots.COMPACTED_BYTES", rng.choice((1, 1 << 30)))
     world = world_of(rng, database, settings)
     for _ in range(25):
         for _ in range(rng.choice((1, 4))):
@@ -149,11 +150,11 @@ class Ending:
 def test_collection_interrupted_at_any_write_is_completed_later(
     tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("refold.streams.log.file.snapshots.REMOVED_AT_ONCE", 1)
+    settings = SnapshotSettings(chunk_bytes=1, tombs_at_once=1, removed_at_once=1)
     expected, writes = None, 0
     for last in range(1_000):
         with Database.create(tmp_path / f"store{last}") as database:
-            world = world_of(random.Random(seed), database, SnapshotSettings(chunk_bytes=1, tombs_at_once=1))
+            world = world_of(random.Random(seed), database, settings)
             for number in range(8):
                 world.seal(world.tables[0])
                 world.now_ms += (HOUR_MS, 2 * DAY_MS)[number % 2]

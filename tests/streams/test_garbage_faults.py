@@ -33,7 +33,6 @@ from refold_tests.histories import random_history
 from refold_tests.opening import open_log, take
 
 path, seed = Path(sys.argv[1]), int(sys.argv[2])
-snapshots.REMOVED_AT_ONCE = 1
 append = snapshots.FileSnapshotStore.append
 
 def slowly(*given):
@@ -43,7 +42,8 @@ def slowly(*given):
 snapshots.FileSnapshotStore.append = slowly
 rng = random.Random(seed)
 clock = FileClock(path / "clock")
-settings = SnapshotSettings(epoch_records=11, cpu_share=float("inf"), collect_every_ms=0, chunk_bytes=200)
+settings = SnapshotSettings(epoch_records=11, cpu_share=float("inf"), collect_every_ms=0, removed_at_once=1,
+                            chunk_bytes=200)
 log = open_log(path, settings=settings)
 observations = random_history(seed, 60)
 print("open", flush=True)

@@ -163,7 +163,7 @@ class Owner:
         else:
             self._filler.begin()
         self._apply_definitions()
-        store = FileSnapshotStore(self._database, self._partitions)
+        store = FileSnapshotStore(self._database, self._partitions, self._settings)
         sealer = ProcessSealer(store, log.log_id, self._partitions, settings=self._settings)
         self._snapshotter = Snapshotter(
             store, sealer, self._views, lambda: range(self._partitions), self._clock_ms, touched=self._touched,

@@ -19,6 +19,7 @@ from refold.avro.errors import CorruptionError, StorageError
 from refold.streams.checksum import sealed, unsealed
 from refold.streams.rocks.database import Database
 from refold.streams.snapshots.manifest import KEY_BYTES, PREFIX, Epoch, epoch_of
+from refold.streams.snapshots.settings import DEFAULT_SETTINGS, SnapshotSettings
 from refold.streams.snapshots.store import (
     PIN,
     TOMB,
@@ -35,9 +36,6 @@ from refold.streams.snapshots.store import (
 from refold.streams.table import keys
 
 NEXT = b"snapshots"
-REMOVED_AT_ONCE = 1_000
-# From this size on the tables are compacted; otherwise the disk space is freed only by later writes.
-COMPACTED_BYTES = 16 << 20
 
 
 class FileSnapshotReader(SnapshotReader):
@@ -79,10 +77,11 @@ class FileSnapshotReader(SnapshotReader):
 
 
 class FileSnapshotStore(FileSnapshotReader, SnapshotStore):
-    """The owner's side."""
+    """The owner's side. settings: of garbage collection."""
 
-    def __init__(self, database: Database, partitions: int) -> None:
+    def __init__(self, database: Database, partitions: int, settings: SnapshotSettings = DEFAULT_SETTINGS) -> None:
         super().__init__(lambda: database)
+        self._settings = settings
         self._database = database
         self._next = next_offsets(database, partitions)
         self._stopped = False
@@ -156,12 +155,12 @@ class FileSnapshotStore(FileSnapshotReader, SnapshotStore):
             records += 1
             removed_bytes += len(data)
             write.delete("snapshots", keys.position_key(partition, offset))
-            if records % REMOVED_AT_ONCE == 0:
+            if records % self._settings.removed_at_once == 0:
                 self._database.write(write, sync=False)
                 write = self._database.batch()
         if records:
             self._database.write(write, sync=False)
-            if removed_bytes >= COMPACTED_BYTES:
+            if removed_bytes >= self._settings.compacted_bytes:
                 first, after = keys.position_key(partition, start), keys.position_key(partition, stop)
                 self._database.compact("snapshots", first, after)
         return ClearedRecords(records, removed_bytes)
