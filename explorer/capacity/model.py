@@ -13,8 +13,7 @@
    written about as many. So each entity that an epoch writes costs two in the long run.
 5. Sealed data is kept for KEPT_S, and of older epochs KEPT_BASES bases (streams/snapshots/retention_policy.py).
 6. A rebuild reads a base and the epochs after it, at most two stored entities per existing entity, and folds the
-records
-   after the last epoch.
+   records after the last epoch.
 
 docs/reference/scale.md compares this model with measured logs.
 """
@@ -25,6 +24,7 @@ import math
 from dataclasses import dataclass
 
 from refold.explorer.capacity.measured import Measured
+from refold.streams.snapshots.settings import DEFAULT_SETTINGS
 
 SLOTS = 1024
 PARTITIONS_MIN = 8
@@ -32,7 +32,7 @@ PARTITIONS_A_WORKER = 2
 REPLICAS_MAX = 3
 USED_SHARE = 0.5
 """The share of a thread's maximum rate that a worker is planned for."""
-EPOCH_RECORDS = 2_500
+EPOCH_RECORDS = DEFAULT_SETTINGS.epoch_records
 EPOCH_S = 10.0
 KEPT_S = 7 * 3_600
 KEPT_BASES = 24 + 30
