@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import hashlib
 import io
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
+from typing import Any, NamedTuple
 
 from refold.avro.canonical import encode_name
 from refold.avro.decoder import REFUSED, Read, read_count, read_long, read_text, reader
@@ -42,19 +43,52 @@ def schema_id(text: str) -> int:
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:4], "big") >> 1
 
 
+class _Definition:
+    """A definition as a key of what is compiled from it: two with the same fingerprint have the same schemas."""
+
+    __slots__ = ("fingerprint", "given")
+
+    def __init__(self, given: TypeDefinition) -> None:
+        self.given = given
+        self.fingerprint = given.fingerprint
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Definition) and self.fingerprint == other.fingerprint
+
+    def __hash__(self) -> int:
+        return hash(self.fingerprint)
+
+
+class _Compiled(NamedTuple):
+    """A derived schema with the functions that write and read it. Codecs share it, so it has no state."""
+
+    node: dict[str, Any]
+    text: str
+    write: Callable[[Any], bytes]
+    read: Read
+
+
+# A log's types are compiled for a check, for its readers and for its writers, and again for the next log of a process:
+# 3,000 functions a type, in cycles.
+@lru_cache(maxsize=128)
+def _compiled(derive: Callable[[TypeDefinition], dict[str, Any]], definition: _Definition) -> _Compiled:
+    node = derive(definition.given)
+    return _Compiled(node, schema_text(node), writer(node), reader(node))
+
+
 class RecordCodec:
-    """Encodes and decodes datums of one derived schema as framed bytes. wire_id: the id that a Schema Registry
-    assigned.
+    """Encodes and decodes datums of one schema derived from a definition as framed bytes.
+
+    wire_id: the id that a Schema Registry assigned.
     """
 
-    def __init__(self, node: dict[str, Any], wire_id: int | None = None) -> None:
-        self.text = schema_text(node)
+    def __init__(
+        self, derive: Callable[[TypeDefinition], dict[str, Any]], definition: TypeDefinition, wire_id: int | None = None
+    ) -> None:
+        self._node, self.text, self._write, self._read = _compiled(derive, _Definition(definition))
         self.schema_id = schema_id(self.text) if wire_id is None else wire_id
         self._frame = b"\0" + self.schema_id.to_bytes(4, "big")
-        self._node = node
         self._judging: Any = None  # the schema as fastavro has it, from the first message that it has to judge on
-        self._write = writer(node)
-        self._read = reader(node)
 
     def encode(self, datum: Mapping[str, Any] | tuple[Any, ...]) -> bytes:
         """Return a datum as framed bytes. The datum is a mapping, or all its values in order."""
@@ -121,25 +155,45 @@ def reframed(data: bytes, wire_id: int) -> bytes:
     return b"\0" + wire_id.to_bytes(4, "big") + data[FRAME_BYTES:]
 
 
+class _Fields(NamedTuple):
+    """How values of a patch are written and read, by field. Codecs share it, so it has no state.
+
+    adapters: name, first name, to the wire, and from it. branches: of each field, by their byte.
+    """
+
+    adapters: Sequence[tuple[str, str, Adapt, Adapt]]
+    branches: Sequence[dict[int, UnionBranch]]
+    present: Sequence[tuple[str, dict[int, Read]]]
+
+
+@lru_cache(maxsize=64)
+def _fields(definition: _Definition) -> _Fields:
+    fields = definition.given.fields.values()
+    branches = [_branches(each) for each in fields]
+    return _Fields(
+        [(each.name, each.first_name, to_wire(each.node), from_wire([{"type": "null"}, *_as_list(each.node)]))
+         for each in fields],
+        branches,
+        [(each.first_name, {byte: branch.read for byte, branch in found.items()})
+         for each, found in zip(fields, branches, strict=True)],
+    )  # fmt: skip
+
+
 class ObservationCodec(RecordCodec):
     """Observations of one type version."""
 
     def __init__(self, definition: TypeDefinition, wire_id: int | None = None) -> None:
-        super().__init__(observation_node(definition), wire_id)
+        super().__init__(observation_node, definition, wire_id)
         self.definition = definition
-        self._fields: list[tuple[str, str, Adapt, Adapt]] = [
-            (each.name, each.first_name, to_wire(each.node), from_wire([{"type": "null"}, *_as_list(each.node)]))
-            for each in definition.fields.values()
-        ]
+        self._fields, self.branches, self._present = _fields(_Definition(definition))
         self._writers = {first: (name, write) for name, first, write, _ in self._fields}
-        self.branches = [_branches(each) for each in definition.fields.values()]
-        self._present = [
-            (each.first_name, {byte: branch.read for byte, branch in found.items()})
-            for each, found in zip(definition.fields.values(), self.branches, strict=True)
-        ]
         self._plain = PlainReader(definition.name, self.branches)
-        kernel, layouts = find_kernel().kernel, field_layouts(definition)
-        self._native = None if kernel is None else kernel.ObservationReader(definition.name, self._frame, layouts)
+        kernel = find_kernel().kernel
+        self._native = (
+            None
+            if kernel is None
+            else kernel.ObservationReader(definition.name, self._frame, field_layouts(definition))
+        )
         self._as_is = all(name == first and write is None for name, first, write, _ in self._fields)
 
     @property
@@ -324,9 +378,9 @@ def _as_list(node: Any) -> list[dict[str, Any]]:
 
 def state_codec(definition: TypeDefinition, wire_id: int | None = None) -> RecordCodec:
     """The codec of the type's states."""
-    return RecordCodec(state_node(definition), wire_id)
+    return RecordCodec(state_node, definition, wire_id)
 
 
 def change_codec(definition: TypeDefinition, wire_id: int | None = None) -> RecordCodec:
     """The codec of the type's changes."""
-    return RecordCodec(change_node(definition), wire_id)
+    return RecordCodec(change_node, definition, wire_id)

@@ -311,6 +311,16 @@ def test_other_encodings_of_the_same_content_have_the_same_id() -> None:
     assert found == said(money, "1.5")
 
 
+def test_equal_definitions_are_compiled_once() -> None:
+    definition = only({"type": "long"})
+    own, given = ObservationCodec(definition), ObservationCodec(only({"type": "long"}), 7)
+    assert own.branches is given.branches
+    assert own.branches is not ObservationCodec(only({"type": "int"})).branches
+    mine, theirs = (each.encode_observation(said(definition, 5)) for each in (own, given))
+    assert (framed_id(mine), framed_id(theirs)) == (own.schema_id, 7)
+    assert mine[FRAME_BYTES:] == theirs[FRAME_BYTES:]
+
+
 def test_claimed_huge_element_count_terminates() -> None:
     definition = only({"type": "array", "items": ["null", "long"]})
     own = ObservationCodec(definition)
