@@ -1,4 +1,4 @@
-"""Every error refold raises on purpose.
+"""The errors that all folders share. `refold.errors` has these, and every other one that refold raises on purpose.
 
     RefoldError
     +-- InputError (ValueError)      what was given cannot be used; the message says what to give instead
@@ -7,10 +7,13 @@
     |   +-- NotAnswerable            the log cannot answer this; names the nearest point it can
     |   |   +-- Expired              its content was removed; everything else in the log about it remains
     |   +-- UnknownEntity            the entity has no observation at that point
+    |   +-- NotConfinable            the system cannot confine a replay; no code was run
     +-- StorageError                 the log's storage failed; nothing was acknowledged that is not there
     |   +-- Denied                   the brokers do not let this user do it; says what grants it
+    |   +-- Unanswered               no broker answered in time: nothing is decided until one does
     |   +-- CorruptionError          stored bytes are not what was written
     |   |   +-- DamagedRecord        one record of a log is damaged; carries its position, and says how to set it aside
+    |   |   +-- KeyUnreadable        one key of a key ring cannot be used; other keys work
     |   +-- LockedError              another process owns the log
     |   +-- OwnerGone                the owner ended during a request; a repeated request finds the next owner
     |   +-- OwnerSilent              the owner lives but does not answer

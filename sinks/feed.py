@@ -9,9 +9,9 @@ The changes of one partition come in order. Changes of one fold batch share `thr
 3. If a change begins at the stored state, and was made by the definition in force, its mutations advance that state.
    The stored state is that of the last batch, or the sink's own. For any other change the entity is read from the log
    at the batch's cut. So the content of a sink need not be trusted: the state hash shows a wrong state.
-4. If an observation was set aside since, its type is read again as in 2. If a change was set aside, its entity is read
-   from the log as in 3. If the entity of the change is unknown, as for a damaged batch, every entity with an
-   observation in that range of the log is read: the change belongs to one of these.
+4. If an observation was set aside or restored since, its type is read again as in 2. If a change was set aside, its
+   entity is read from the log as in 3. If the entity of the change is unknown, as for a damaged batch, every entity
+   with an observation in that range of the log is read: the change belongs to one of these.
 5. After a failed write nothing is remembered: the next batch begins again from the sink's position.
 
 The states of recent batches are cached, so that a busy entity is not read back from the store for each batch.
@@ -132,12 +132,12 @@ class Feed:
         return load_of(self._log, None, cut, None, history=self._history, progress=progress)
 
     def next(self, position: Cut) -> Batch | Load | None:
-        """Return what follows a position: a batch of at most `changes_max` changes, or types with a new definition;
+        """Return what follows a position: a batch of at most `changes_max` changes, or types that must be read again;
         None at the end.
         """
         folded = self._folded()
         schemas = len(self._log.registry)
-        types = self._redefined(position.schemas, schemas)
+        types = self._types_to_reload(position.schemas, schemas)
         if types:
             self._remembered.clear()
             cut = self._cut(position.offsets, schemas)
@@ -188,8 +188,8 @@ class Feed:
         self._log.refresh()
         return folded
 
-    def _redefined(self, before: int, schemas: int) -> frozenset[str]:
-        """The types that had another definition before."""
+    def _types_to_reload(self, before: int, schemas: int) -> frozenset[str]:
+        """The types that had another definition before, or had an observation set aside or restored since."""
         registry = self._log.registry
         if before == schemas:
             return frozenset()

@@ -110,8 +110,10 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """All entities at a cut, which replace the store's content: of all types, or of `types`, which have a new
-    definition.
+    """All entities at a cut, which replace the store's content: of all types, or of `types`.
+
+    types: those that must be read again, because their definition changed, or because an observation of theirs was set
+    aside or restored; None for all.
 
     before: the position that this follows; None if the store is empty. entities, history: iterate over each once, in
     either order; their items are in no particular order. total: the number of entities.
@@ -154,14 +156,15 @@ class Sink(ABC):
         """
 
     def stored(self, names: Collection[str]) -> Mapping[str, bytes]:
-        """Return the stored results of `states.packed()` of entities.
+        """Return, for each of these entities that the store has, the bytes that `refold.sink.packed` gave when it was
+        written.
 
         Args:
             names: The entities, as `type/id`.
 
         Returns:
-            The packed states by entity, of those that the store has. A sink may return an empty mapping: changed
-            entities are then computed from the log.
+            The packed states by entity. A sink may return an empty mapping. Each changed entity whose state is not
+            remembered from a recent batch is then read from the log, which is exact and slower.
         """
         return {}
 

@@ -3,7 +3,7 @@
 1. Read the store's position. A cut of another log, or one that this log cannot have, is refused; the message names
    both.
 2. If the store is empty, load everything at the present cut, in one transaction.
-3. Get what follows the position, a batch or types with a new definition, and write it.
+3. Get what follows the position, a batch or types that must be read again, and write it.
 4. If nothing follows, end, or wait and repeat step 3.
 5. After SinkBusy the last write may have been stored or not. Forget all states that were handed out, wait as long as
    the store says, and begin again at step 1. When following, a temporary failure of the log (StorageError) is handled

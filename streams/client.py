@@ -60,7 +60,8 @@ def _locked(method: F) -> F:
 class Log:
     """An open log; a context manager.
 
-    For one thread. Other threads may record and flush at the same time, or use `port` while they hold `turn`.
+    For one thread. Other threads may record and flush at the same time, or use `port` while they hold `turn`. On Kafka
+    they wait while one of them flushes.
 
     A `Time` is RFC 3339 text, an aware datetime or integer microseconds since 1970. A WHEN is described in
     streams/point.py. `clock` says which time of an observation a WHEN that is a time refers to: `recorded` is when the
@@ -227,8 +228,12 @@ class Log:
     def flush(self) -> None:
         """Return when everything observed is durable.
 
-        In a `file:` log it is folded, too; on Kafka workers fold it later. If several threads flush at once, one syncs
-        for all.
+        In a `file:` log it is folded, too. If several threads flush at once, one syncs for all, and others may record
+        meanwhile. On Kafka workers fold it later, and a flush holds the log's lock until the brokers have acknowledged
+        every record, so other threads wait to record.
+
+        Raises:
+            StorageError: The storage failed, or no broker answers. A later flush sends again what was not stored.
         """
         with self.turn:
             end = self._port.begin_flush()
@@ -258,7 +263,7 @@ class Log:
 
     @_locked
     def point(self, when: When = None, entity: str | None = None, clock: str = "recorded") -> Point:
-        """Resolve a WHEN to a cut.
+        """Resolve a WHEN to a cut. Flushes first, so the cut includes everything observed here.
 
         Args:
             when: The WHEN; None for now.
@@ -267,6 +272,9 @@ class Log:
 
         Returns:
             The cut, and which record it was found by.
+
+        Raises:
+            StorageError: As by `flush`.
         """
         self._port.flush()
         self._port.refresh()
@@ -372,7 +380,7 @@ class Log:
         return difference(self._port, before, after, entity, python=python)
 
     def changes(self, from_: When = None, *, live: bool = False, poll_s: float = 0.2) -> Iterator[Change]:
-        """Yield entity changes, in order within each partition.
+        """Yield entity changes, in order within each partition. Flushes first, and raises StorageError as `flush` does.
 
         Args:
             from_: Begin after this point; None for the first change.

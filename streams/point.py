@@ -1,8 +1,11 @@
 """Resolves each form of WHEN to a cut.
 
-2026-11-21T03:12:00Z   a time, RFC 3339       @deploy-1        a marker
-cut:1.oWF...           a cut, or its short hash              offset:0=41,1=17 next offsets
-v12                    a version (with one entity)           run:ID#STEP      after a step of a run
+2026-11-21T03:12:00Z   a time, RFC 3339
+@deploy-1              a marker
+cut:1.oWF...           a cut, or its short hash
+offset:0=41,1=17       next offsets
+v12                    a version (with one entity)
+run:ID#STEP            after a step of a run
 now                    the end
 """
 

@@ -10,6 +10,7 @@ import pytest
 
 import refold
 from refold import errors
+from refold.avro import errors as shared
 from refold_tests.tree import FOLDERS, ROOT
 
 SURFACE = {
@@ -92,3 +93,17 @@ def test_errors_facade_has_every_error_of_the_package() -> None:
     assert set(errors.__all__) == raised
     for name in errors.__all__:
         assert inspect.getdoc(getattr(errors, name)), name
+
+
+def test_docstring_of_the_shared_errors_draws_their_tree() -> None:
+    drawn: dict[str, str] = {}
+    above: list[str] = []
+    for indent, name in re.findall(r"^    ([|+ -]*)(\w+)(?: |$)", shared.__doc__ or "", re.MULTILINE):
+        del above[len(indent) // 4 :]
+        drawn[name] = above[-1] if above else "Exception"
+        above.append(name)
+    defined = {
+        name: each.__bases__[0].__name__ for name, each in vars(shared).items()
+        if isinstance(each, type) and issubclass(each, refold.RefoldError)
+    }  # fmt: skip
+    assert drawn == defined

@@ -45,11 +45,11 @@ class SqliteSink(Sink):
     def __init__(self, path: str) -> None:
         self.name = f"the SQLite file {path}"
         self._database = sqlite3.connect(path, timeout=0.5, isolation_level=None)
-        with self._patiently():
+        with self._errors_translated():
             self._database.executescript(TABLES)
 
     def position(self) -> Cut | None:
-        with self._patiently():
+        with self._errors_translated():
             found = self._database.execute("SELECT cut FROM position").fetchone()
         return None if found is None else parse_cut(found[0])
 
@@ -64,7 +64,7 @@ class SqliteSink(Sink):
 
     def stored(self, names: Collection[str]) -> Mapping[str, bytes]:
         found: dict[str, bytes] = {}
-        with self._patiently():
+        with self._errors_translated():
             for some in (list(names)[at : at + 500] for at in range(0, len(names), 500)):
                 places = ", ".join("?" * len(some))
                 found.update(self._database.execute(f"SELECT entity, held FROM state WHERE entity IN ({places})", some))
@@ -87,7 +87,7 @@ class SqliteSink(Sink):
     @contextmanager
     def _transaction(self, before: Cut | None, after: Cut) -> Iterator[None]:
         """All or nothing, and only where the file holds what this follows."""
-        with self._patiently():
+        with self._errors_translated():
             self._database.execute("BEGIN IMMEDIATE")
             try:
                 if self.position() != before:
@@ -101,8 +101,8 @@ class SqliteSink(Sink):
                 raise
 
     @contextmanager
-    def _patiently(self) -> Iterator[None]:
-        """What waiting mends, and what it does not."""
+    def _errors_translated(self) -> Iterator[None]:
+        """Translate SQLite's errors into SinkBusy, if waiting helps, or SinkRefused."""
         try:
             yield
         except sqlite3.OperationalError as error:

@@ -16,8 +16,8 @@ _FORMS = """\b
 WHEN is one of
   2026-11-21T03:12:00Z   a time, RFC 3339 with its zone
   @deploy-1              a marker
-    cut:TEXT               a cut, as every answer about the past prints it
-    offset:0=41,1=17       next offsets; a partition left out is at its start
+  cut:TEXT               a cut, as every answer about the past prints it
+  offset:0=41,1=17       next offsets; a partition left out is at its start
 {version}\
   run:ID#STEP            after a step of a run
   now                    everything recorded so far

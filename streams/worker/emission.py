@@ -16,9 +16,9 @@ out.
 1. Before the commit is requested, nothing is decided: `NotEmitted`, and the batch may be emitted again.
 2. From then on only the log knows the result of the transaction: `Undecided`, and the partitions of the batch are taken
    up again, as at a start of the worker (start.py).
-3. A fenced client is one of the two, too. The coordinator fences it if its transaction took too long, as in an outage;
-   or another process has begun under its id. In the second case the group refuses this worker as well (membership.py),
-   and that ends it.
+3. Fencing is one of these two cases as well. The coordinator fences a client if its transaction took too long, as in an
+   outage; or another process has begun under its id. In the second case the group refuses this worker as well
+   (membership.py), and that ends it.
 4. An error that says that the broker denies a request, or finds it invalid, ends the worker. Any other error may be of
    a broker that stops, starts or moves a coordinator, and no list can tell which: a new producer tries again. A bounded
    number of refusals in a row without a commit ends the worker.
@@ -148,7 +148,7 @@ class Emitter:
             topics: The log's topics.
             transactional_id: The worker's; an older process with the same one is fenced.
             timeout_ms: The timeout of transactions, in milliseconds.
-            attempts: How often a request is repeated, and the pauses.
+            attempts: The refusals since the last commit.
             is_outage: Whether no broker answers, or none did a moment ago.
         """
         self._clients = clients

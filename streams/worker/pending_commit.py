@@ -115,7 +115,7 @@ class DecidedRecords:
 
 
 class PendingChange(NamedTuple):
-    """One record of `.changes` to be: the entity as it is `placed`, its stored form then, and the framed change."""
+    """A record of `.changes` that is not produced yet: the entity's table key, its new state, the framed change."""
 
     placed: bytes
     state: bytes

@@ -15,9 +15,9 @@ applies definitions, by commits that pass through 2 to 5 alike (advance.py).
 
 Steps 2 to 4 run in a thread of their own. Meanwhile the records of the next batch are fetched and decided, no more:
 - They are in memory alone: no table, offset or transaction knows of them. A process that ends loses nothing.
-- Deciding does not read the tables (verdicts.py). If the transaction is aborted, the records stay decided, and the same
-  overlays are emitted again before them. Folding reads the tables, so it waits for 5.
-- Between 2 and 4 no decision of the group is served. A partition that is given up, or is taken up again, drops them.
+- Deciding does not read the tables (verdicts.py). If the transaction is aborted, the overlays of this batch are emitted
+  again first, and the decided records of the next batch wait. Folding reads the tables, so it waits for 5.
+- Between 2 and 4 no rebalance is handled. A partition that is given up, or is taken up again, drops them.
 - If fetching fails, the worker ends once the transaction is over. If that is committed, its tables lag, as above.
 
 Meanwhile a thread seals epochs of the tables (snapshots.py), and with --standby another one follows the partitions of

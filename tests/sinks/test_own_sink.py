@@ -1,4 +1,4 @@
-"""A sink of a user's own, docs/examples/sqlite_sink.py, held to what every sink must do, as docs/SINKS.md tells it."""
+"""A sink of a user's own, docs/examples/sqlite_sink.py, tested by the public suite, as docs/SINKS.md shows."""
 
 from __future__ import annotations
 

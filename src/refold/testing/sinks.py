@@ -51,7 +51,7 @@ __all__ = ["FollowedLog", "ServedConformance", "SinkConformance", "SinkSamples",
 PATIENCE_S = 60.0
 
 # Runs the sink in a process that is killed, one for each line of input. The line is the maximum of changes in a batch.
-LIVES = """
+FOLLOWER_PROGRAM = """
 import os, sys
 from threading import Event
 from refold.sinks.registry import open_sink
@@ -151,11 +151,11 @@ def assert_equal(log: LogPort, store: Store, *, at_end: bool = True) -> None:
 
 
 @contextmanager
-def lives(*arguments: str) -> Iterator[subprocess.Popen[str]]:
-    """The process that runs LIVES."""
+def killed_followers(*arguments: str) -> Iterator[subprocess.Popen[str]]:
+    """The process that runs FOLLOWER_PROGRAM."""
     process = subprocess.Popen(
-        [sys.executable, "-P", "-c", LIVES, *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-        env=child_process.environment(),
+        [sys.executable, "-P", "-c", FOLLOWER_PROGRAM, *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        text=True, env=child_process.environment(),
     )  # fmt: skip
     try:
         yield process
@@ -280,16 +280,16 @@ class SinkConformance(SinkSamples):
         self, followed: FollowedLog, store: Store, seed: int, fault_rounds: int
     ) -> None:
         rng = random.Random(seed)
-        with lives(followed.url, store.name, store.url) as process:
+        with killed_followers(followed.url, store.name, store.url) as process:
             assert process.stdin is not None
             assert process.stdout is not None
             for number in range(fault_rounds):
                 followed.write(self.history(seed + number, 120))
                 process.stdin.write(rng.choice(("1\n", "10\n", "50\n")))
                 process.stdin.flush()
-                life = int(process.stdout.readline())
+                pid = int(process.stdout.readline())
                 time.sleep(rng.uniform(0, 0.4))  # the moment
-                os.kill(life, signal.SIGKILL)
+                os.kill(pid, signal.SIGKILL)
                 assert process.stdout.readline() == "killed\n"
         bring_up(followed, store)
         with followed.reader() as log:

@@ -351,8 +351,8 @@ class KafkaLog(LogPort):
             reader.close()
 
     def _freeze_folded(self) -> None:
-        """Keep the present manifests and markers, and of the other topics everything that they may refer to: changes up
-        to the emitted offset at this call.
+        """Freeze the view: the present manifests and markers, and of the other topics everything that they may refer
+        to, with changes up to the emitted offset at this call.
         """
         folded = stable_points(self._emitted, self.topics.observations, self._timeout_s)
         for partition in folded:  # if the committed offset was lost, the last sealed epoch still shows it
