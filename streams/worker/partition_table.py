@@ -97,8 +97,12 @@ class PartitionTable:
         problem = self._filler.problem if self._writer.gaps else None
         return str(problem) if isinstance(problem, DamagedRecord) else ""
 
-    def matches_rulings(self, aside: Mapping[int, str]) -> bool:
-        """Adopt the current rulings; False if the table must be rebuilt for them."""
+    def adopt_rulings(self, aside: Mapping[int, str]) -> bool:
+        """Adopt the current rulings, if the table leaves out exactly what they set aside.
+
+        Returns:
+            Whether they are adopted; if not, the table must be rebuilt for them.
+        """
         if aside is self._aside:
             return True
         if not self.here.leaves_out(aside):

@@ -53,9 +53,9 @@ class DamageWaits:
         self._waiting.pop(partition, None)
 
     def unsettled(self, partitions: Mapping[int, PartitionFold]) -> list[int]:
-        """Return the partitions whose tables must be rebuilt for the current rulings."""
+        """Adopt the current rulings; return the partitions whose tables must be rebuilt for them."""
         return [
             number
             for number, each in partitions.items()
-            if not each.table.matches_rulings(self._rulings.of(OBSERVATIONS, number))
+            if not each.table.adopt_rulings(self._rulings.of(OBSERVATIONS, number))
         ]

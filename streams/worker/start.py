@@ -300,7 +300,7 @@ class Starter:
                 self._log.log_id, partition, self._log.partitions, at, recorded_at, aside=tuple(sorted(aside))
             )  # fmt: skip
             table.followed += recover_table(table, self._log, begin, check_cancelled)
-        table.matches_rulings(aside)
+        table.adopt_rulings(aside)
         if table.here.at < at:
             table.followed += follow(table, self._log, at, check_cancelled)
 

@@ -115,7 +115,7 @@ class FileLog(FileLogReads, LogPort):
         )
         try:
             self._load(partitions)
-            self.blobs = GuardedStore(store_of_log(path, blobs, make=not read_only), self._require_own)
+            self.blobs = GuardedStore(store_of_log(path, blobs, make=not read_only), self._require_not_archive)
             if not read_only:
                 self._take_role()
         except BaseException:
@@ -158,7 +158,7 @@ class FileLog(FileLogReads, LogPort):
     # Writing
 
     def register(self, definition: TypeDefinition) -> None:
-        self._require_own()
+        self._require_not_archive()
         self.flush()
         if self._ask_owner(lambda client: client.call("register", definition.document)):
             self.refresh()
@@ -166,11 +166,11 @@ class FileLog(FileLogReads, LogPort):
             self._as_owner.register(definition)
 
     def append(self, observation: Observation, observation_id: bytes, data: bytes) -> None:
-        self._require_own()
+        self._require_not_archive()
         self._keep(AppendedObservation(observation.entity, observation_id, data, observation))
 
     def append_encoded(self, observations: Sequence[AppendedObservation]) -> None:
-        self._require_own()
+        self._require_not_archive()
         for each in observations:
             self._keep(each)
 
@@ -258,7 +258,7 @@ class FileLog(FileLogReads, LogPort):
     def _is_reader(self) -> bool:
         return self._owner is None and self._client is None
 
-    def _require_own(self) -> None:
+    def _require_not_archive(self) -> None:
         """Refuse to append to another log's archive."""
         self._require_writable()
         if self.archived_at is not None and self._owner is None:

@@ -249,7 +249,7 @@ class Owner:
     def append(self, batch: Sequence[AppendedObservation]) -> None:
         """Write and fold observations: all, or none when one is refused. Durable after `sync`."""
         with self._lock:
-            self._require_own()
+            self._require_not_archive()
             self._apply_definitions()
             progress = self._next_progress()
             now = progress.recorded_at
@@ -383,7 +383,7 @@ class Owner:
             self._apply_definitions()
             if self._registry.find(definition) is not None:
                 return
-            self._require_own()
+            self._require_not_archive()
             self._registry.check(definition)
             offset = len(self._registry)
             with refusing():
@@ -400,7 +400,8 @@ class Owner:
             self._commit(write, progress, sync=True)
             self._apply_definitions()
 
-    def _require_own(self) -> None:
+    def _require_not_archive(self) -> None:
+        """Refuse to write to another log's archive."""
         if self._is_archive:
             raise archived_error(self._database.path)
 

@@ -152,7 +152,7 @@ class KafkaLog(LogPort):
         self._is_behind = True
         # The reading thread and recording threads refresh through the same readers.
         self._looking = RLock()
-        self._ends = View({}, {})
+        self._last_view = View({}, {})
         try:
             self.refresh()
         except BaseException:
@@ -330,7 +330,7 @@ class KafkaLog(LogPort):
                 self.schemas.read_new()
                 self._decided.refresh()
                 self.snapshots.refresh()
-                self._ends = found
+                self._last_view = found
             except BaseException:
                 self._is_behind = True
                 raise
@@ -359,7 +359,7 @@ class KafkaLog(LogPort):
             sealed = (PartitionPoint(each.offset, each.schemas) for each in self.snapshots.readable(partition))
             folded[partition] = max([folded[partition], *sealed])
         self._decided.refresh()
-        self._ends = seen(self.topics, self.partitions, self.offsets)
+        self._last_view = seen(self.topics, self.partitions, self.offsets)
         self.schemas.read_new()
         self._folded = folded
 
@@ -373,10 +373,13 @@ class KafkaLog(LogPort):
     @property
     def _view(self) -> View:
         """The view that questions are answered from: it has at least everything that this process flushed."""
+        self._refresh_if_behind()
+        return self._last_view
+
+    def _refresh_if_behind(self) -> None:
         self._require_open()
         if self._is_behind:
             self.refresh()
-        return self._ends
 
     def ends(self) -> dict[int, int]:
         return dict(self._view.observations)
@@ -478,7 +481,7 @@ class KafkaLog(LogPort):
         return min(end, self._view.observations[self.partition_of(entity)])
 
     def markers(self) -> Sequence[Marked]:
-        assert self._view
+        self._refresh_if_behind()
         return self._markers.all()
 
     def partition_of(self, entity: str) -> int:
