@@ -32,9 +32,9 @@ from refold.streams.table import native
 from refold.streams.table.confirming import Choose
 from refold.streams.table.folds import Folds
 
-BATCH = 4_000
-HELD = 20_000
-ASIDE_RECORDS = 500_000
+BATCH_RECORDS = 4_000
+OBJECTS_MAX = 20_000
+POSTPONED_RECORDS_MAX = 500_000
 UNHASHED = bytes(32)
 
 Read = Callable[[int], None]
@@ -63,7 +63,7 @@ class Replay:
         self._wants = wants
         self._checks = checks
         self._kernel = find_kernel().kernel
-        self._held: dict[str, Entity] = {}
+        self._objects: dict[str, Entity] = {}
         self._let_go_unhashed: set[str] = set()
         self.layers = layers
         self.entities = 0
@@ -91,7 +91,7 @@ class Replay:
 
     def finish(self) -> None:
         """Compute the hash of every folded entity."""
-        for entity in self._held.values():
+        for entity in self._objects.values():
             if entity.state_hash == UNHASHED:
                 self._put(entity)
         for name in sorted(self._let_go_unhashed):
@@ -108,7 +108,7 @@ class Replay:
     def _replay_in_order(self, start: int, end: int, counts: dict[str, int], *, observed: bool) -> None:
         registry, wants = self._log.registry, self._wants
         records = iter(self.read_range(start, end))
-        while batch := list(islice(records, BATCH)):
+        while batch := list(islice(records, BATCH_RECORDS)):
             folded = {} if observed or self._kernel is None else self._by_kernel(batch, counts)
             for record in batch:
                 name = record.entity
@@ -131,7 +131,7 @@ class Replay:
             known = grouped.get(name)
             if known is not None:
                 known.append(record)
-            elif name not in counts and name not in self._held and (self._wants is None or self._wants(name)):
+            elif name not in counts and name not in self._objects and (self._wants is None or self._wants(name)):
                 grouped[name] = [record]
         stored = {name: self.layers.get(name) for name in grouped}
         folded = native.replay(self._kernel, self.folds, [(name, stored[name], grouped[name]) for name in grouped])
@@ -162,7 +162,7 @@ class Replay:
 
     def _fold(self, record: Record, registry: Registry) -> bool:
         """Fold one record; False when its entity has to be folded from nothing."""
-        entity = self._held.get(record.entity)
+        entity = self._objects.get(record.entity)
         if entity is None:
             entity = self._take(record.entity)
         is_new = self._fold_onto(entity, record, registry)
@@ -194,22 +194,22 @@ class Replay:
             self.entities += 1
         else:
             entity = unpack(name, packed)
-        if len(self._held) >= 2 * HELD:
-            self._let_go(HELD)
-        self._held[name] = entity
+        if len(self._objects) >= 2 * OBJECTS_MAX:
+            self._let_go(OBJECTS_MAX)
+        self._objects[name] = entity
         return entity
 
     def _let_go(self, keep: int) -> None:
         """Encode the entities that have been kept as objects for longest, all but `keep`."""
-        for name in list(self._held)[: len(self._held) - keep]:
-            entity = self._held.pop(name)
+        for name in list(self._objects)[: len(self._objects) - keep]:
+            entity = self._objects.pop(name)
             if entity.state_hash == UNHASHED:
                 self.layers.put(name, pack(entity))
                 self._let_go_unhashed.add(name)
 
     def _forget(self, name: str) -> None:
         """Remove the entity from the counts: it will be folded from nothing."""
-        entity = self._held.pop(name, None)
+        entity = self._objects.pop(name, None)
         if entity is not None:
             self.entities -= 1
             self.observations -= entity.version
@@ -239,13 +239,13 @@ class Replay:
 
 
 def _groups_of_entities(counts: dict[str, int]) -> Iterator[list[str]]:
-    """The entities in groups of which none has many more than ASIDE_RECORDS records."""
+    """The entities in groups of which none has many more than POSTPONED_RECORDS_MAX records."""
     names: list[str] = []
     total = 0
     for name, count in counts.items():
         names.append(name)
         total += max(count, 1)
-        if total >= ASIDE_RECORDS:
+        if total >= POSTPONED_RECORDS_MAX:
             yield names
             names, total = [], 0
     if names:

@@ -104,7 +104,7 @@ class DataFolder:
 
 
 @contextmanager
-def held(folder: Path, *, alone: bool) -> Iterator[DataFolder]:
+def locked_folder(folder: Path, *, alone: bool) -> Iterator[DataFolder]:
     """Use a data folder, created if it is missing; it is free again when this process ends, in any way.
 
     LockedError if another worker needs it alone, or if it is shared and needed alone.

@@ -168,7 +168,7 @@ class Fetcher:
             del self._damaged[place]
         if due:
             self._assign({place: self._next[place] for place in due})
-            self._pause_held(due)
+            self._pause_again(due)
         for place in [each for each in self._silent if each in self._next and each not in self._damaged]:
             if self._silent[place] != self._next[place]:
                 del self._silent[place]
@@ -207,15 +207,15 @@ class Fetcher:
         else:
             start = self._next[place]
             self._assign({place: after})
-            self._pause_held([place])
+            self._pause_again([place])
             yield place.partition, UnreadableOffsets(start, after)
 
-    def _pause_held(self, places: Iterable[KafkaPartition]) -> None:
-        held = [
+    def _pause_again(self, places: Iterable[KafkaPartition]) -> None:
+        paused = [
             TopicPartition(*each) for each in places if each.topic == self._topic and each.partition in self._paused
         ]
-        if held:
-            self._consumer.pause(held)
+        if paused:
+            self._consumer.pause(paused)
 
     def _assign(self, offsets: Mapping[KafkaPartition, int]) -> None:
         now_s = time.monotonic()
@@ -286,7 +286,7 @@ class Fetcher:
         self._stuck.clear()
         self._damaged.clear()
         self._assign(dict(self._next))
-        self._pause_held(self._next)
+        self._pause_again(self._next)
 
     def _end_or_raise(self, message: Message) -> Iterator[tuple[int, AtEnd]]:
         error, partition = message.error(), message.partition() or 0

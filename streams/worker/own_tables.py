@@ -24,10 +24,10 @@ ROWS_BYTES = 4 << 20
 
 
 class OwnTables(TableClient):
-    """held: the table of a partition that is folded here, or None. partitions: how many the log has."""
+    """folded_here: the table of a partition that is folded here, or None. partitions: how many the log has."""
 
-    def __init__(self, held: Callable[[int], PartitionTable | None], partitions: int) -> None:
-        self._held = held
+    def __init__(self, folded_here: Callable[[int], PartitionTable | None], partitions: int) -> None:
+        self._folded_here = folded_here
         self._partitions = partitions
 
     def arrivals(self, partition: int, entity: str, start: int, end: int) -> IndexedHistory | None:
@@ -98,13 +98,13 @@ class OwnTables(TableClient):
         return here.entities, here.distinct
 
     def _table(self, partition: int) -> PartitionTable:
-        found = self._held(partition)
+        found = self._folded_here(partition)
         if found is None:
             raise StorageError(f"partition {partition} is not folded by this worker at this moment; ask again")
         return found
 
     def _lookup(self, partition: int, ask: Callable[[PartitionTable], Found]) -> Found | None:
-        table = self._held(partition)
+        table = self._folded_here(partition)
         if table is None:
             return None
         try:
@@ -112,7 +112,7 @@ class OwnTables(TableClient):
         except CorruptionError:
             raise
         except StorageError:
-            if self._held(partition) is table:
+            if self._folded_here(partition) is table:
                 raise
             return None
 
@@ -132,8 +132,8 @@ def _answer(tables: OwnTables, name: str, given: list[Any]) -> Any:
             arrived = tables.arrivals(*given)
             return None if arrived is None else [arrived.through, [list(each) for each in arrived.arrivals]]
         case "records":
-            held = tables.records_of(*given)
-            return None if held is None else [held.through, [each and list(each) for each in held.records]]
+            indexed = tables.records_of(*given)
+            return None if indexed is None else [indexed.through, [each and list(each) for each in indexed.records]]
         case "checkpoint":
             row = tables.checkpoint_row(*given)
             return None if row is None else list(row)

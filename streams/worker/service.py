@@ -53,7 +53,7 @@ from refold.streams.runtime import close_all
 from refold.streams.worker.broker_watch import BrokerWatch
 from refold.streams.worker.condition import CurrentCondition, StallLog, WorkerCondition
 from refold.streams.worker.config import FoldConfig
-from refold.streams.worker.data_folder import DataFolder, FolderCondition, held
+from refold.streams.worker.data_folder import DataFolder, FolderCondition, locked_folder
 from refold.streams.worker.emission import Attempts, Emitter, NotEmitted, Undecided
 from refold.streams.worker.fetcher import Fetcher
 from refold.streams.worker.membership import GroupMember, Membership
@@ -194,7 +194,7 @@ class FoldService:
 
     def run(self) -> None:
         """Fold until drained; raises a fatal error."""
-        with held(self._config.folder, alone=self._config.is_standby) as folder:
+        with locked_folder(self._config.folder, alone=self._config.is_standby) as folder:
             self._run(folder)
 
     def _run(self, folder: DataFolder) -> None:

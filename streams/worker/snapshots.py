@@ -70,7 +70,7 @@ class Sealing:
     ) -> None:  # fmt: skip
         """clock_ms: milliseconds since 1970. every_ms, settings: see Snapshotter."""
         self._log = log
-        self._held: dict[int, _FoldedPartition] = {}
+        self._folded_here: dict[int, _FoldedPartition] = {}
         self._touched = DirtyEntities()
         self._taken: dict[int, _FoldedPartition] = {}
         known = log.unreadable
@@ -93,7 +93,7 @@ class Sealing:
 
     def begin(self, partition: int, table: PartitionTable) -> None:
         """Report that the fold of a partition begins."""
-        self._held[partition] = _FoldedPartition(table)
+        self._folded_here[partition] = _FoldedPartition(table)
         self._snapshotter.wake()
 
     def committed(self, partition: int, begin: int, overlay: Overlay) -> None:
@@ -104,17 +104,17 @@ class Sealing:
             begin: The table's offset before it.
             overlay: The overlay.
         """
-        held, end = self._held[partition], overlay.stored.at.offset
+        folded, end = self._folded_here[partition], overlay.stored.at.offset
         if end > begin:
             self._touched.add(partition, begin, end, [(change.placed, change.state) for change in overlay.changes])
         elif overlay.changes:  # by another definition: after it a whole base is sealed
             self._touched.end(partition)
-        held.commits += 1
+        folded.commits += 1
         self._snapshotter.folded(end - begin, partition)
 
     def end(self, partition: int) -> None:
         """Report that a partition is released; afterwards its table may be closed."""
-        if self._held.pop(partition, None) is not None:
+        if self._folded_here.pop(partition, None) is not None:
             self._touched.end(partition)
             self._snapshotter.wake()
 
@@ -167,11 +167,11 @@ class Sealing:
         Raises:
             StorageError: One of them cannot be sealed at the moment.
         """
-        partitions = sorted(self._held)
+        partitions = sorted(self._folded_here)
         sealed = {each.epoch.partition: each.epoch for each in self._snapshotter.seal(pinned_at)}
         for partition in partitions:
-            held = self._held.get(partition)
-            stored = None if held is None else read_stored(held.database)
+            folded = self._folded_here.get(partition)
+            stored = None if folded is None else read_stored(folded.database)
             if partition not in sealed and (stored is None or stored.at.offset):
                 raise StorageError(f"partition {partition} is moving to another worker, or a definition is being "
                                    "applied: nothing was sealed of it; ask again")  # fmt: skip
@@ -197,41 +197,41 @@ class Sealing:
     # The thread
 
     def _owns(self, partition: int) -> bool:
-        held = None if self._is_stopping else self._held.get(partition)
-        return held is not None and (held.fenced_at is None or held.commits > held.fenced_at)
+        folded = None if self._is_stopping else self._folded_here.get(partition)
+        return folded is not None and (folded.fenced_at is None or folded.commits > folded.fenced_at)
 
     def _owned(self) -> list[int]:
-        return [each for each in sorted(self._held) if self._owns(each)]
+        return [each for each in sorted(self._folded_here) if self._owns(each)]
 
     def _prepare(self) -> None:
         """Drop the snapshots of released and fenced partitions, and take over those of owned ones."""
         for partition in self._store.owned:
-            held = self._held.get(partition)
-            self._note_fenced(partition, held)
-            if held is None or held is not self._taken.get(partition) or held.fenced_at is not None:
+            folded = self._folded_here.get(partition)
+            self._note_fenced(partition, folded)
+            if folded is None or folded is not self._taken.get(partition) or folded.fenced_at is not None:
                 self._store.drop(partition)
                 self._taken.pop(partition, None)
         for partition in self._owned():
-            held = self._held.get(partition)
-            if held is None or self._taken.get(partition) is held:
+            folded = self._folded_here.get(partition)
+            if folded is None or self._taken.get(partition) is folded:
                 continue
             try:
-                self._take(partition, held)
+                self._take(partition, folded)
             except StorageError as error:
                 if self._owns(partition):
                     _logger.warning("partition %d: its snapshots are taken up later: %s", partition, error)
 
-    def _take(self, partition: int, held: _FoldedPartition) -> None:
+    def _take(self, partition: int, folded: _FoldedPartition) -> None:
         self._store.take(partition)
-        is_new = held.fenced_at is None
-        held.fenced_at = None
-        self._taken[partition] = held
+        is_new = folded.fenced_at is None
+        folded.fenced_at = None
+        self._taken[partition] = folded
         if is_new:
-            self._snapshotter.folded(max(0, held.begun_at - self.sealed_to(partition)), partition)
+            self._snapshotter.folded(max(0, folded.begun_at - self.sealed_to(partition)), partition)
 
-    def _note_fenced(self, partition: int, held: _FoldedPartition | None) -> None:
-        if held is not None and held.fenced_at is None and self._store.is_fenced(partition):
-            held.fenced_at = held.commits
+    def _note_fenced(self, partition: int, folded: _FoldedPartition | None) -> None:
+        if folded is not None and folded.fenced_at is None and self._store.is_fenced(partition):
+            folded.fenced_at = folded.commits
 
     @contextmanager
     def _views(self, partitions: Collection[int] | None) -> Iterator[Iterator[PinnedTable]]:
@@ -240,13 +240,13 @@ class Sealing:
 
     def _pinned_tables(self, partitions: Collection[int] | None) -> Generator[PinnedTable]:
         for partition in self._owned():
-            held = self._held.get(partition)
-            if held is None or (partitions is not None and partition not in partitions):
+            folded = self._folded_here.get(partition)
+            if folded is None or (partitions is not None and partition not in partitions):
                 continue
             try:
-                found = self._pinned(partition, held)
+                found = self._pinned(partition, folded)
             except RefoldError:
-                if self._held.get(partition) is held:
+                if self._folded_here.get(partition) is folded:
                     raise
                 continue  # it was released and closed meanwhile
             if found is None:
@@ -258,16 +258,16 @@ class Sealing:
                 )
             finally:
                 states.release()
-                self._note_fenced(partition, held)
+                self._note_fenced(partition, folded)
 
-    def _pinned(self, partition: int, held: _FoldedPartition) -> tuple[StoredPosition, FamilySnapshot] | None:
+    def _pinned(self, partition: int, folded: _FoldedPartition) -> tuple[StoredPosition, FamilySnapshot] | None:
         """Return a table's position and its states at it; None if there is nothing to seal."""
-        while self._held.get(partition) is held:
-            stored = read_stored(held.database)
+        while self._folded_here.get(partition) is folded:
+            stored = read_stored(folded.database)
             if stored is None or stored.at.offset == 0 or stored.at.place > 0:
                 return None
-            states = held.database.pin("state")
-            if read_stored(held.database) == stored:
+            states = folded.database.pin("state")
+            if read_stored(folded.database) == stored:
                 return stored, states
             states.release()
         return None

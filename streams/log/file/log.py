@@ -382,5 +382,5 @@ class FileLog(FileLogReads, LogPort):
         return self.database
 
     def ends(self) -> dict[int, int]:
-        held = None if self._owner is None or self._closed else self._owner.ends
-        return records.read_progress(self._view, self.partitions).observations if held is None else held
+        in_memory = None if self._owner is None or self._closed else self._owner.ends
+        return records.read_progress(self._view, self.partitions).observations if in_memory is None else in_memory

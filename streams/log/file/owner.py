@@ -311,8 +311,8 @@ class Owner:
     @property
     def ends(self) -> dict[int, int] | None:
         """The next offset of each partition, from memory; None during a write, when only the database knows it."""
-        held = self._progress
-        return None if held is None else held.observations.copy()
+        progress = self._progress
+        return None if progress is None else progress.observations.copy()
 
     @property
     def written(self) -> int:

@@ -19,7 +19,7 @@ from refold.streams.log.kafka.log import KafkaLog
 from refold.streams.log.kafka.offsets import KafkaPartition
 from refold.streams.log.kafka.url import parse_url
 from refold.streams.rocks.families import Family, Memory
-from refold.streams.worker.data_folder import held
+from refold.streams.worker.data_folder import locked_folder
 from refold.streams.worker.pending_commit import StoredPosition, read_stored
 from refold.streams.worker.standby import StandbyTables
 from refold.streams.worker.start import Starter
@@ -281,13 +281,13 @@ def test_standbys_join_leave_and_die_while_definitions_arrive(
 
 
 def test_folder_with_standbys_belongs_to_one_worker(log: KafkaLog, tmp_path: Path) -> None:
-    with held(tmp_path, alone=False), running(log.url, tmp_path) as beside:
+    with locked_folder(tmp_path, alone=False), running(log.url, tmp_path) as beside:
         await_true(lambda: len(beside.service.status()) == PARTITIONS, beside)
         with running(log.url, tmp_path, is_standby=True) as refused:
             problem = refused.failed()
         assert isinstance(problem, LockedError)
         assert "--data" in str(problem)
-    with held(tmp_path, alone=True), running(log.url, tmp_path) as refused:
+    with locked_folder(tmp_path, alone=True), running(log.url, tmp_path) as refused:
         assert isinstance(refused.failed(), LockedError)
 
 
