@@ -14,8 +14,8 @@ transaction, or waits until a commit in progress is decided, whatever the old pr
 before it succeeds; each attempt is short, so that the fold serves its membership between them, and an outage is waited
 out.
 1. Before the commit is requested, nothing is decided: `NotEmitted`, and the batch may be emitted again.
-2. From then on only the log knows the result of the transaction: `Undecided`, and the partitions of the batch are taken
-   up again, as at a start of the worker (start.py).
+2. From then on only the log knows the result of the transaction: `CommitUnknown`, and the partitions of the batch are
+   taken up again, as at a start of the worker (start.py).
 3. Fencing is one of these two cases as well. The coordinator fences a client if its transaction took too long, as in an
    outage; or another process has begun under its id. In the second case the group refuses this worker as well
    (membership.py), and that ends it.
@@ -30,8 +30,8 @@ Refusals are counted, so that a worker that cannot commit ends and says why:
 
 1. Each refusal counts, from the last commit on. A transient error, such as a timeout, is no refusal.
 2. An outage is waited out, however long it lasts: after it, counting starts at 0.
-3. The limit is TIMES_MAX refusals and FOR_S: many may happen within a moment while a coordinator moves, and a few may
-   happen hours apart.
+3. The limit is REFUSALS_MAX refusals and REFUSED_FOR_S: many may happen within a moment while a coordinator moves, and
+   a few may happen hours apart.
 """
 
 from __future__ import annotations
@@ -57,12 +57,12 @@ from refold.streams.log.kafka.topics import Topics
 from refold.streams.partitioner import PLACE_BYTES
 from refold.streams.worker.pending_commit import PendingCommit
 
-TIMES_MAX = 20
-FOR_S = 300.0
+REFUSALS_MAX = 20
+REFUSED_FOR_S = 300.0
 
 
-class Attempts:
-    """Counts refusals since something was committed; for one thread."""
+class RefusalCount:
+    """Counts refusals since the last commit or outage; for one thread."""
 
     def __init__(self, now_s: Callable[[], float]) -> None:
         """Start at 0.
@@ -74,8 +74,8 @@ class Attempts:
         self._since_s = 0.0
         self.times = 0
 
-    def begin(self) -> None:
-        """Something was committed, or there was an outage: earlier refusals no longer count."""
+    def reset(self) -> None:
+        """Forget earlier refusals: a transaction was committed, or there was an outage."""
         self.times = 0
 
     def refused(self) -> None:
@@ -90,13 +90,13 @@ class Attempts:
         return self._now_s() - self._since_s if self.times else 0.0
 
     @property
-    def are_over(self) -> bool:
+    def is_over_limit(self) -> bool:
         """Whether to stop trying."""
-        return self.times >= TIMES_MAX and self.seconds >= FOR_S
+        return self.times >= REFUSALS_MAX and self.seconds >= REFUSED_FOR_S
 
 
 # A dead letter holds a whole record, which another producer's limits may have let through.
-MESSAGE_BYTES_MAX = 1_000_000_000
+TRANSACTION_MESSAGE_BYTES_MAX = 1_000_000_000
 _POLL_S = 0.2
 _BEGIN_S = 1.0
 _ABORT_S = 5.0
@@ -130,7 +130,7 @@ class NotEmitted(Exception):
     """Nothing was emitted, and nothing of it will be; it may be tried again."""
 
 
-class Undecided(Exception):
+class CommitUnknown(Exception):
     """The commit was requested, and its result is not known here."""
 
 
@@ -138,7 +138,7 @@ class Emitter:
     """The transactional producer of one worker process."""
 
     def __init__(
-        self, clients: Clients, topics: Topics, transactional_id: str, timeout_ms: int, attempts: Attempts,
+        self, clients: Clients, topics: Topics, transactional_id: str, timeout_ms: int, refusals: RefusalCount,
         is_outage: Callable[[], bool],
     ) -> None:  # fmt: skip
         """Create it; it connects when it is first used.
@@ -148,11 +148,11 @@ class Emitter:
             topics: The log's topics.
             transactional_id: The worker's; an older process with the same one is fenced.
             timeout_ms: The timeout of transactions, in milliseconds.
-            attempts: The refusals since the last commit.
+            refusals: Counts the refusals since the last commit.
             is_outage: Whether no broker answers, or none did a moment ago.
         """
         self._clients = clients
-        self._attempts = attempts
+        self._refusals = refusals
         self._is_outage = is_outage
         self._topics = topics
         self._id = transactional_id
@@ -199,7 +199,7 @@ class Emitter:
         return False
 
     def emit(self, commits: Sequence[PendingCommit], membership: Callable[[], bytes]) -> dict[int, int]:
-        """Emit commits in one transaction; NotEmitted, Undecided, StorageError.
+        """Emit commits in one transaction; NotEmitted, CommitUnknown, StorageError.
 
         Returns the next offset of `.deadletters` in those partitions where there are new ones.
         """
@@ -213,7 +213,7 @@ class Emitter:
             with contextlib.suppress(KafkaException):
                 self._producer.abort_transaction(_ABORT_S)
             raise
-        self._attempts.begin()
+        self._refusals.reset()
         return dict(self._lettered)
 
     def _connected(self) -> Producer:
@@ -222,20 +222,20 @@ class Emitter:
             "transaction.timeout.ms": self._timeout_ms,
             # It may not be the longer of the two.
             "message.timeout.ms": self._timeout_ms,
-            "message.max.bytes": MESSAGE_BYTES_MAX,
+            "message.max.bytes": TRANSACTION_MESSAGE_BYTES_MAX,
         })  # fmt: skip
 
     def _reset(self, doing: str, why: Exception) -> None:
         """Abandon the producer, in whatever state it is, and create another; StorageError at the limit of refusals."""
         log_event(_log, "transaction_begun_anew", logging.WARNING, doing=doing, why=text_of(why))
         if self._is_outage():
-            self._attempts.begin()
+            self._refusals.reset()
         elif isinstance(why, KafkaException) and not may_pass(why, frozenset()):
-            self._attempts.refused()
-        if self._attempts.are_over:
+            self._refusals.refused()
+        if self._refusals.is_over_limit:
             raise StorageError(
-                f"the worker's transactions ({self._id}) were refused {self._attempts.times} times in "
-                f"{self._attempts.seconds:.0f} s, with none committed in between; the last one could not {doing}: "
+                f"the worker's transactions ({self._id}) were refused {self._refusals.times} times in "
+                f"{self._refusals.seconds:.0f} s, with none committed in between; the last one could not {doing}: "
                 f"{text_of(why)}; {_USED if is_fenced(why) else _REFUSED}"
             ) from why
         self._is_begun = False
@@ -273,7 +273,7 @@ class Emitter:
                     continue
                 self._raise_lasting("commit", failed)
                 self._reset("commit", failed)
-                raise Undecided from failed
+                raise CommitUnknown from failed
 
     def _produce(self, commit: PendingCommit) -> None:
         headers = commit.overlay.stored.at.headers

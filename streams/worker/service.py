@@ -54,7 +54,7 @@ from refold.streams.worker.broker_watch import BrokerWatch
 from refold.streams.worker.condition import CurrentCondition, StallLog, WorkerCondition
 from refold.streams.worker.config import FoldConfig
 from refold.streams.worker.data_folder import DataFolder, FolderCondition, locked_folder
-from refold.streams.worker.emission import Attempts, Emitter, NotEmitted, Undecided
+from refold.streams.worker.emission import CommitUnknown, Emitter, NotEmitted, RefusalCount
 from refold.streams.worker.fetcher import Fetcher
 from refold.streams.worker.membership import GroupMember, Membership
 from refold.streams.worker.partition_fold import PartitionFold
@@ -111,8 +111,9 @@ class FoldService:
         self._starter = Starter(log, config.folder, self._memory)
         self._lookup = SchemaLookup(log, self._starter)
         self._emitter = Emitter(
-            log.clients, log.topics, transactional_id, config.transaction_ms, Attempts(now_s), self.was_outage_within
-        )
+            log.clients, log.topics, transactional_id, config.transaction_ms, RefusalCount(now_s),
+            self.was_outage_within,
+        )  # fmt: skip
         watched = (log.topics.schemas, len(log.registry))
         self._fetcher = Fetcher(log.clients, log.topics.observations, log.unreadable, watched)
         self._sealing = Sealing(log, clock_ms, config.epoch_every_ms, config.snapshots)
@@ -348,7 +349,7 @@ class FoldService:
                             f"{self._config.transaction_ms / 1000:.0f} s; nothing is lost, the next start folds it"
                         ) from None
                 continue
-            except Undecided:
+            except CommitUnknown:
                 self._restart_partitions([commit.partition for commit in commits])
                 return
             for commit in commits:

@@ -125,7 +125,7 @@ def emitted(
     places = [
         KafkaPartition(topic, each) for topic in (topics.changes, topics.deadletters) for each in range(len(found))
     ]
-    for place, end in _decided(places, offsets, timeout_s).items():
+    for place, end in _stable_ends(places, offsets, timeout_s).items():
         last = reading.last(place, end, is_emitted)
         point = None if last is None else emitted_point_of(last)
         if point is not None:
@@ -159,7 +159,7 @@ def stable_points(
     return found
 
 
-def _decided(places: list[KafkaPartition], offsets: Offsets, timeout_s: float) -> dict[KafkaPartition, int]:
+def _stable_ends(places: list[KafkaPartition], offsets: Offsets, timeout_s: float) -> dict[KafkaPartition, int]:
     """Return the ends, after all transactions below the ends at the time of the call are over."""
     written = offsets.ends(places, committed=False)
     deadline = Deadline(timeout_s)

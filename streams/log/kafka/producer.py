@@ -29,6 +29,8 @@ from refold.streams.log.kafka.faults import error_of, is_unlisted, text_of
 from refold.streams.log.kafka.offsets import KafkaPartition
 from refold.streams.log.kafka.range_reader import Headers
 
+RECORD_BYTES_MAX = MESSAGE_BYTES_MAX - 4096
+"""The largest key and value: a message also has headers and framing."""
 _POLL_S = 0.2
 _NAMED_MAX = 3
 STUCK_S = 10.0
@@ -76,9 +78,9 @@ class LogProducer:
             StorageError: Earlier records were given up. A `flush` sends them again.
         """
         size = len(sent.value or b"") + len(sent.key or b"")
-        if size > MESSAGE_BYTES_MAX - 4096:
+        if size > RECORD_BYTES_MAX:
             raise InputError(f"{sent.what}: {size} bytes are too many for one record, at most "
-                             f"{MESSAGE_BYTES_MAX - 4096}; split it into several observations")  # fmt: skip
+                             f"{RECORD_BYTES_MAX}; split it into several observations")  # fmt: skip
         if self._late:
             self._drain()
         if self._failed:

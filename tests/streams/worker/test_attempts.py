@@ -10,7 +10,7 @@ import pytest
 from confluent_kafka import KafkaError
 
 from refold.streams.log.kafka.log import KafkaLog
-from refold.streams.worker.emission import FOR_S, TIMES_MAX, Attempts
+from refold.streams.worker.emission import REFUSALS_MAX, REFUSED_FOR_S, RefusalCount
 from refold_tests.child import Child
 from refold_tests.folding import REFUSED, append, await_folded, check_whole, drain, fold_all, history, worker
 
@@ -22,40 +22,40 @@ pytestmark = [pytest.mark.faults, pytest.mark.timeout(300)]
 
 def test_refusals_end_after_a_count_and_a_time() -> None:
     now_s = 1_000.0
-    found = Attempts(lambda: now_s)
-    now_s += 10 * FOR_S
-    for _ in range(TIMES_MAX):
-        assert not found.are_over
+    found = RefusalCount(lambda: now_s)
+    now_s += 10 * REFUSED_FOR_S
+    for _ in range(REFUSALS_MAX):
+        assert not found.is_over_limit
         found.refused()
-    assert (found.times, found.seconds, found.are_over) == (TIMES_MAX, 0.0, False)  # within a moment
-    now_s += FOR_S
-    assert found.are_over
+    assert (found.times, found.seconds, found.is_over_limit) == (REFUSALS_MAX, 0.0, False)  # within a moment
+    now_s += REFUSED_FOR_S
+    assert found.is_over_limit
 
 
 def test_few_refusals_never_end_it() -> None:
     now_s = 0.0
-    found = Attempts(lambda: now_s)
-    for _ in range(TIMES_MAX - 1):
+    found = RefusalCount(lambda: now_s)
+    for _ in range(REFUSALS_MAX - 1):
         found.refused()
-        now_s += FOR_S
-        assert not found.are_over
+        now_s += REFUSED_FOR_S
+        assert not found.is_over_limit
     found.refused()
-    assert found.are_over
+    assert found.is_over_limit
 
 
 def test_refusals_before_a_commit_or_an_outage_do_not_count() -> None:
     now_s = 0.0
-    found = Attempts(lambda: now_s)
+    found = RefusalCount(lambda: now_s)
     for _ in range(3):
-        for _ in range(TIMES_MAX - 1):
+        for _ in range(REFUSALS_MAX - 1):
             found.refused()
-            now_s += FOR_S
-        found.begin()
+            now_s += REFUSED_FOR_S
+        found.reset()
         assert (found.times, found.seconds) == (0, 0.0)
     found.refused()
     now_s += 2.0
     assert found.seconds == 2.0
-    assert not found.are_over
+    assert not found.is_over_limit
 
 
 # Whenever its fold begins a transaction, another producer begins one with the same id.
@@ -63,7 +63,7 @@ FENCED = """
 from refold.streams.log.kafka import clients
 from refold.streams.worker import emission
 
-emission.TIMES_MAX, emission.FOR_S = 5, 3.0
+emission.REFUSALS_MAX, emission.REFUSED_FOR_S = 5, 3.0
 class Fenced(clients.Producer):
     def __init__(self, settings, **more):
         super().__init__(settings, **more)

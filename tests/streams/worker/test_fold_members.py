@@ -20,7 +20,7 @@ from refold.streams.log.kafka.log import KafkaLog
 from refold.streams.partitioner import placed
 from refold.streams.rocks.families import Memory
 from refold.streams.worker.config import FoldConfig
-from refold.streams.worker.emission import Attempts, Emitter, NotEmitted, is_member, metadata_of_none
+from refold.streams.worker.emission import Emitter, NotEmitted, RefusalCount, is_member, metadata_of_none
 from refold.streams.worker.membership import REJOINS_MAX, GroupMember, Membership
 from refold.streams.worker.partition_table import PartitionTable, open_database
 from refold.streams.worker.pending_commit import PendingChange, PendingCommit, StoredPosition
@@ -234,8 +234,8 @@ def test_member_without_a_generation_sends_no_offsets(log: KafkaLog, tmp_path: P
     producer.commit_transaction()
     await_true(lambda: committed(log)[0] == 1, within_s=TIMEOUT_S)  # what was committed shows a little later
 
-    attempts = Attempts(time.monotonic)
-    emitter = Emitter(log.clients, log.topics, f"{log.topics.group}.fold.w", 5_000, attempts, lambda: False)
+    refusals = RefusalCount(time.monotonic)
+    emitter = Emitter(log.clients, log.topics, f"{log.topics.group}.fold.w", 5_000, refusals, lambda: False)
     emitter.fence(lambda: False)
     database = open_database(tmp_path / "1", Memory(1), 1, lambda: None)
     with database:
