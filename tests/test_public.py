@@ -30,8 +30,8 @@ FACADES = {
     "refold.otel": {"Span", "export", "spans"},
     "refold.openai_agents": {"RefoldSession", "RefoldTracingProcessor"},
     "refold.sink": {
-        "Batch", "Cut", "EntityState", "HistoryStep", "Load", "Row", "Sink", "SinkBusy", "SinkRefused", "keep_up",
-        "packed", "parse_cut", "formatter",
+        "Batch", "Cut", "EntityState", "HistoryStep", "Load", "Row", "Sink", "SinkBusy", "SinkRefused",
+        "SnapshotSink", "formatter", "keep_snapshots", "keep_up", "packed", "parse_cut",
     },
     "refold.testing.sinks": {
         "FollowedLog", "ServedConformance", "SinkConformance", "SinkSamples", "Store", "StoreContent",

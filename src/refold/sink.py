@@ -8,8 +8,8 @@ docs/SINKS.md explains the protocol, and docs/examples/sqlite_sink.py is a compl
 from __future__ import annotations
 
 from refold.avro.jsonform import formatter
-from refold.sinks.port import Batch, EntityState, HistoryStep, Load, Sink, SinkBusy, SinkRefused
-from refold.sinks.run import keep_up
+from refold.sinks.port import Batch, EntityState, HistoryStep, Load, Sink, SinkBusy, SinkRefused, SnapshotSink
+from refold.sinks.run import keep_snapshots, keep_up
 from refold.sinks.states import packed
 from refold.streams.changes import Row
 from refold.streams.cut import Cut, parse_cut
@@ -24,7 +24,9 @@ __all__ = [
     "Sink",
     "SinkBusy",
     "SinkRefused",
+    "SnapshotSink",
     "formatter",
+    "keep_snapshots",
     "keep_up",
     "packed",
     "parse_cut",
