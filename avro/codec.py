@@ -17,7 +17,7 @@ from refold.avro.decoder import REFUSED, Read, read_count, read_long, read_text,
 from refold.avro.definition import FieldDefinition, TypeDefinition
 from refold.avro.derive import IDS, LINK, change_node, observation_node, schema_text, state_node
 from refold.avro.encoder import writer
-from refold.avro.envelope import check_decoded
+from refold.avro.envelope import check_observation
 from refold.avro.errors import UndecodableError, ValidationError
 from refold.avro.fast_reader import BOOLEAN, END, INTEGER, OTHER, TEXT, PlainReader, UnionBranch
 from refold.avro.ids import identify
@@ -258,7 +258,7 @@ class ObservationCodec(RecordCodec):
         """Decode an observation from framed bytes; its patch is canonical under this (the writer's) definition."""
         try:
             observation = self._read_observation(data)
-            check_decoded(observation, self.definition)
+            check_observation(observation, self.definition)
         except REFUSED:  # includes violations of a rule
             return self.judged(data)
         return observation
@@ -272,7 +272,7 @@ class ObservationCodec(RecordCodec):
         datum = self._decode_any(data)
         try:
             observation = self._observation_of(datum)
-            check_decoded(observation, self.definition)
+            check_observation(observation, self.definition)
         except ValidationError as error:
             raise UndecodableError(str(error)) from error
         return observation

@@ -1,7 +1,7 @@
 """Validation of the envelope: names, times, sets and kinds, checked before an observation is built.
 
-`ObservationValidator` checks the author's values and builds the observation. `check_decoded` checks records of the log
-by the same rules, so that no other producer can add what refold's refuses.
+`ObservationValidator` checks the author's values and builds the observation. `check_observation` checks records of the
+log by the same rules, so that no other producer can add what refold's refuses.
 """
 
 from __future__ import annotations
@@ -152,7 +152,7 @@ class ObservationValidator:
             link=link,
             subject=subject,
         )
-        check_decoded(observation, self.definition)
+        check_observation(observation, self.definition)
         return observation
 
     def canonical(self, patch: Mapping[str, Any], blobs: Blobs | None) -> dict[str, Value]:
@@ -217,7 +217,7 @@ def _several(given: Iterable[Any], path: str, what: str) -> Iterable[Any]:
     return given
 
 
-def check_decoded(observation: Observation, definition: TypeDefinition) -> None:
+def check_observation(observation: Observation, definition: TypeDefinition) -> None:
     """Check the rules between an envelope's fields. Raises ValidationError."""
     entity, prefix = check_name(observation.entity, "entity"), f"{definition.name}/"
     if not entity.startswith(prefix) or entity == prefix:

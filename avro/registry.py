@@ -332,7 +332,7 @@ class Registry:
         """Every version of a type, oldest first, including those set aside."""
         return list(self._by_name.get(name, ()))
 
-    def registered_by(self, time_ms: int) -> int:
+    def schemas_offset_at(self, time_ms: int) -> int:
         """The offset below which every entry was registered at or before a time, in milliseconds."""
         later = (offset for offset, place in enumerate(self._entries) if place.registered_at > time_ms)
         return next(later, len(self._entries))

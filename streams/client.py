@@ -128,14 +128,14 @@ class Log:
             version = self._writers.of_entity(entity)
             now = self._runtime.now_micros()
             blobs: dict[bytes, bytes] | None = {} if self._port.has_store else None
-            origin, count = self._sources.next(source)
+            origin, advance = self._sources.peek(source)
             observation = version.validator.build(
                 entity, patch, observed_at=now if observed_at is None else micros_of(observed_at), now=now, kind=kind,
                 priority=priority, source=origin, causes=causes, cleared=cleared, retracts=retracts, link=link,
                 subject=subject, allow_future=allow_future, blobs=blobs,
             )  # fmt: skip
-            version = self._writers.registered(version)
-            count()
+            version = self._writers.ensure_registered(version)
+            advance()
             return self._append(observation, version, blobs or {}).hex()
 
     def link(self, entity: str, relation: str, target: str, *, valid_from: Time | None = None,
@@ -174,7 +174,7 @@ class Log:
             blobs: The contents that it names, by their SHA-256.
             data: Its framed bytes under the definition, with any wire id, if the caller has them.
         """
-        version = self._writers.registered_by(definition)
+        version = self._writers.ensure_definition_registered(definition)
         codec = version.codec
         own = codec.encode_observation(observation) if data is None else reframed(data, codec.schema_id)
         self._put(observation, observation_id, own, blobs)
@@ -191,7 +191,7 @@ class Log:
         for entity, observation_id, definition, data, blobs in observations:
             version = versions.get(definition.fingerprint)
             if version is None:
-                version = versions[definition.fingerprint] = self._writers.registered_by(definition)
+                version = versions[definition.fingerprint] = self._writers.ensure_definition_registered(definition)
             for digest, content in blobs.items():
                 self._port.blobs.put(digest, content)
             appended.append(AppendedObservation(entity, observation_id, reframed(data, version.codec.schema_id)))

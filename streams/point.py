@@ -125,7 +125,7 @@ class Points:
         offsets = {partition: self._log.first_after(partition, time_ms) for partition in self._log.ends()}
         if not any(offsets.values()):
             raise NotAnswerable(f"{time_text(micros)}: {self._before_begin()}")
-        cut = self._at(offsets, self._log.registry.registered_by(time_ms))
+        cut = self._at(offsets, self._log.registry.schemas_offset_at(time_ms))
         return Point(cut, open=time_ms > self._now_ms - CLOCK_SLACK_MS, is_future=time_ms > self._now_ms)
 
     def _before_begin(self) -> str:
@@ -202,7 +202,7 @@ class Points:
     def _schemas_of(self, offsets: dict[int, int]) -> int:
         """The next offset of `.schemas` at the time of the last record below the offsets."""
         latest = max(self._log.recorded_below(partition, offset) for partition, offset in offsets.items())
-        return self._log.registry.registered_by(latest) if latest else 0
+        return self._log.registry.schemas_offset_at(latest) if latest else 0
 
     def _version(self, version: int, entity: str | None) -> Cut:
         if entity is None:
@@ -221,7 +221,7 @@ class Points:
     def _just_after(self, partition: int, offset: int, recorded_at: int) -> Cut:
         offsets = {other: self._log.first_after(other, recorded_at) for other in self._log.ends()}
         offsets[partition] = offset + 1
-        return self._at(offsets, self._log.registry.registered_by(recorded_at))
+        return self._at(offsets, self._log.registry.schemas_offset_at(recorded_at))
 
     def _step(self, text: str) -> Cut:
         """The point after the latest record of the step's entity."""

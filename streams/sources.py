@@ -42,8 +42,8 @@ class Sources:
         self._new_id = new_id
         self._current: dict[str, Source] = {}
 
-    def next(self, given: Source | str | None) -> tuple[Source, Callable[[], None]]:
-        """Return the source of the next observation.
+    def peek(self, given: Source | str | None) -> tuple[Source, Callable[[], None]]:
+        """Return the source of the next observation, without advancing its seq.
 
         Args:
             given: A Source with its own seq; an agent's name; None for this process.
@@ -63,7 +63,7 @@ class Sources:
         if source is None:
             source = self._current[agent] = Source(agent, self._new_id())
 
-        def count() -> None:
+        def advance() -> None:
             self._current[agent] = source._replace(seq=source.seq + 1)
 
-        return source, count
+        return source, advance

@@ -79,12 +79,12 @@ class WriterTypes:
             raise SchemaError(f"unknown type {type_name!r}; known here: {names}. Add its .avsc file with --types")
         return known[-1]
 
-    def registered(self, version: TypeVersion) -> TypeVersion:
+    def ensure_registered(self, version: TypeVersion) -> TypeVersion:
         """Return a version as it is in the log, after registering it if necessary. It is used from then on."""
         found = self._known[version.definition.name] = self._in_log(version)
         return found
 
-    def registered_by(self, definition: TypeDefinition) -> TypeVersion:
+    def ensure_definition_registered(self, definition: TypeDefinition) -> TypeVersion:
         """Return the version of a definition as it is in the log, after registering it if necessary."""
         return self._in_log(self._port.registry.find(definition) or TypeVersion(definition, _UNREGISTERED, 0))
 

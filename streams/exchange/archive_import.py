@@ -46,7 +46,7 @@ from refold.streams.log.file.records import Identity
 from refold.streams.log.file.restore import Restorer, forked
 from refold.streams.log.port import DeadLetter, Marked, Record
 from refold.streams.rocks.database import Database
-from refold.streams.table.batch_fold import DecodedRecord
+from refold.streams.table.batch_fold import CheckedRecord
 
 
 def read_items(file: ExchangeFile, progress: Progress | None = None) -> Iterator[tuple[str, Item]]:
@@ -177,7 +177,7 @@ class _Writer:
         self._through = through
         self._taken_up = 0
         self._waiting: list[Record] = []
-        self._arrived: list[DecodedRecord] = []
+        self._arrived: list[CheckedRecord] = []
         self._waiting_bytes = 0
 
     def take(self, item: Item, observation: Observation | None) -> None:
@@ -185,7 +185,7 @@ class _Writer:
             case Record():
                 if observation is not None:
                     self._require_contents(item, observation)
-                    self._arrived.append(DecodedRecord(item, observation))
+                    self._arrived.append(CheckedRecord(item, observation))
                 self._waiting.append(item)
                 self._waiting_bytes += len(item.data)
                 if len(self._waiting) >= BATCH_RECORDS or self._waiting_bytes >= BATCH_BYTES:

@@ -34,7 +34,7 @@ from refold.reducers.order import order_key
 from refold.reducers.state import hash_state
 from refold.streams.changes import Change, ChangeStep
 from refold.streams.log.port import Record, observation_in
-from refold.streams.partitioner import placed
+from refold.streams.partitioner import all_placed
 from refold.streams.rocks.batch import WriteSet
 from refold.streams.rocks.database import Database
 from refold.streams.rocks.scan import Row
@@ -66,8 +66,8 @@ class FoldOutcome(Protocol):
         """
 
 
-class DecodedRecord(NamedTuple):
-    """A record and its observation. The observation is None if the kernel checked it: it is decoded when it is
+class CheckedRecord(NamedTuple):
+    """A checked record. The observation is None if the kernel checked it: it is decoded when it is
     needed.
     """
 
@@ -122,17 +122,13 @@ class BatchFold:
         """The number of records that the kernel folded."""
         return 0 if self._native is None else self._native.records
 
-    def placed(self, entities: Sequence[str]) -> list[bytes]:
-        """The key of each entity's state: `placed` of partitioner.py."""
-        return self._kernel.placed(entities) if self._kernel is not None else list(map(placed, entities))
-
     def fold_below(self, schemas: int) -> None:
         """From now on fold by the definitions below this offset of `.schemas`."""
         self._folds = Folds(self._registry, schemas)
 
     def fold(
         self,
-        arrived: Sequence[DecodedRecord],
+        arrived: Sequence[CheckedRecord],
         write: WriteSet,
         outcome: FoldOutcome,
         through: Mapping[int, int] | None = None,
@@ -142,12 +138,12 @@ class BatchFold:
         Args:
             through: The batch's next offset by partition, if the batch also has other records.
         """
-        grouped: dict[str, list[DecodedRecord]] = {}
+        grouped: dict[str, list[CheckedRecord]] = {}
         for each in arrived:
             grouped.setdefault(each.record.entity, []).append(each)
         if through is None:
             through = {each.record.partition: each.record.offset + 1 for each in arrived}
-        places = self.placed(list(grouped))
+        places = all_placed(list(grouped))
         stored = self._database.multi_get("state", places)
         if self.gaps:
             self._look_into_gaps(grouped, stored)
@@ -179,7 +175,7 @@ class BatchFold:
         # RocksDB takes rows sooner in the order of their keys.
         write.put_pairs("state", list(chain.from_iterable(sorted(states))))
 
-    def _observation(self, decoded: DecodedRecord) -> Observation:
+    def _observation(self, decoded: CheckedRecord) -> Observation:
         return decoded.observation or observation_in(self._registry, decoded.record)
 
     def _fold_of(self, name: str) -> TypeFold:
@@ -243,7 +239,7 @@ class BatchFold:
                 found[record.id] = Seen(record.offset, order_key(observation, record.id), observation)
         return sorted(found.values(), key=lambda seen: seen.offset)
 
-    def _look_into_gaps(self, grouped: dict[str, list[DecodedRecord]], stored: Sequence[bytes | None]) -> None:
+    def _look_into_gaps(self, grouped: dict[str, list[CheckedRecord]], stored: Sequence[bytes | None]) -> None:
         """Read the gaps of the indexes for the entities whose records may be repeats, in one pass."""
         doubtful = []
         for (name, records), packed in zip(grouped.items(), stored, strict=True):

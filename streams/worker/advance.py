@@ -28,7 +28,7 @@ from refold.reducers.registered import NotRegistered
 from refold.streams.held_types import held, problem_of
 from refold.streams.log.kafka.fold_position import PartitionPoint
 from refold.streams.log.port import LogReader, Record, observation_in
-from refold.streams.table.batch_fold import DecodedRecord
+from refold.streams.table.batch_fold import CheckedRecord
 from refold.streams.table.folds import TypeFold
 from refold.streams.worker.partition_table import PartitionTable, rows_by_place
 from refold.streams.worker.pending_commit import Overlay
@@ -159,7 +159,7 @@ def _apply_definitions(
 
 def _fold_some(table: PartitionTable, log: LogReader, records: Iterator[Record], end: int) -> None:
     some = list(islice(records, RECORDS_AT_ONCE))
-    arrived = [DecodedRecord(each, observation_in(log.registry, each)) for each in some]
+    arrived = [CheckedRecord(each, observation_in(log.registry, each)) for each in some]
     if len(some) == RECORDS_AT_ONCE:
         through, recorded_at = some[-1].offset + 1, some[-1].recorded_at
     else:  # records with verdicts may follow the last one, and their times count

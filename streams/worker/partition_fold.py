@@ -13,14 +13,14 @@ from refold.avro.registry import Registry
 from refold.streams.deadletters import Verdict
 from refold.streams.held_types import held
 from refold.streams.log.kafka.range_reader import RawRecord
-from refold.streams.table.batch_fold import DecodedRecord, NotFolded
+from refold.streams.table.batch_fold import CheckedRecord, NotFolded
 from refold.streams.worker.advance import apply_without_fold, redefinition_overlay
 from refold.streams.worker.fetcher import AtEnd, Fetched, UnreadableOffsets
 from refold.streams.worker.partition_table import PartitionTable
-from refold.streams.worker.pending_commit import DecidedRecords, PendingCommit
+from refold.streams.worker.pending_commit import NextBatch, PendingCommit
 from refold.streams.worker.verdicts import Decider
 
-RETRY_S = 2.0
+DAMAGE_RETRY_S = 2.0
 
 
 @dataclass(slots=True)
@@ -70,8 +70,8 @@ class PartitionFold:
         self.refused: RegistryUnavailable | None = None
         self._damage: DamagedRecord | None = None
         self._unread: DamagedRecord | None = None
-        self._retry_s = 0.0
-        self.retry_at_s = 0.0
+        self._damage_retry_at_s = 0.0
+        self.registry_retry_at_s = 0.0
         self._now_s = now_s
         self._rebuild_s = rebuild_s
         self._committed_at_s: float | None = None
@@ -79,7 +79,7 @@ class PartitionFold:
         self._registry = registry
         self._decider = decider
         self._waiting: deque[RawRecord | UnreadableOffsets] = deque()
-        self._batch = DecidedRecords()
+        self._batch = NextBatch()
         self._pending: PendingCommit | None = None
         self._taken = self._next = table.here.at.offset
         self._recorded_at = table.here.recorded_at
@@ -106,7 +106,7 @@ class PartitionFold:
     @property
     def _is_blocked(self) -> bool:
         """Whether a damaged record prevented the next commit, and it is too early to retry."""
-        return self._damage is not None and self._now_s() < self._retry_s
+        return self._damage is not None and self._now_s() < self._damage_retry_at_s
 
     @property
     def pending_count(self) -> int:
@@ -116,7 +116,7 @@ class PartitionFold:
     @property
     def pending_bytes(self) -> int:
         """The size of these records in bytes."""
-        return self._batch.size
+        return self._batch.size_bytes
 
     def reached_end(self, offset: int) -> None:
         """Note that the partition's end is at this offset for now."""
@@ -186,7 +186,7 @@ class PartitionFold:
             if isinstance(raw, UnreadableOffsets):
                 waiting.popleft()
                 self._next = raw.end
-                batch.passed += raw.end - raw.start
+                batch.set_aside += raw.end - raw.start
                 decided_ahead = iter(())  # the kernel's decisions ended before these offsets
                 continue
             if is_behind and self._needs_definitions(raw):
@@ -195,7 +195,7 @@ class PartitionFold:
             if raw.offset in aside:
                 waiting.popleft()
                 self._next, self._recorded_at = raw.offset + 1, recorded_at
-                batch.passed += 1
+                batch.set_aside += 1
                 continue
             try:
                 decided = next(decided_ahead, None) or decide(raw, recorded_at)
@@ -209,20 +209,20 @@ class PartitionFold:
                     return  # a new definition was read: apply it first
             waiting.popleft()
             self._next, self._recorded_at = raw.offset + 1, recorded_at
-            batch.size += len(raw.value or b"")
+            batch.size_bytes += len(raw.value or b"")
             if isinstance(decided, Verdict):
                 batch.verdicts.append(decided)
             else:
-                batch.arrived.append(decided)
+                batch.observations.append(decided)
 
-    def _decide_plain(self) -> list[DecodedRecord | None]:
+    def _decide_plain(self) -> list[CheckedRecord | None]:
         """Return the kernel's decisions on the waiting records; empty if it decided all of them, the usual case."""
         found, size = self._decider.decide_plain(self._waiting, self._recorded_at)
         if not found or len(found) != len(self._waiting) or None in found:
             return found
         plain = [each for each in found if each is not None]
-        self._batch.arrived += plain
-        self._batch.size += size
+        self._batch.observations += plain
+        self._batch.size_bytes += size
         last = plain[-1].record
         self._next, self._recorded_at = last.offset + 1, last.recorded_at
         self._waiting.clear()
@@ -258,7 +258,7 @@ class PartitionFold:
 
         Returns:
             The result, to be emitted and then passed to `complete`. None if nothing is due, or if a damaged record is
-            needed (`damage`); that is retried after RETRY_S.
+            needed (`damage`); that is retried after DAMAGE_RETRY_S.
 
         Raises:
             StorageError: A record's custom code is not registered in this process.
@@ -270,7 +270,7 @@ class PartitionFold:
             commit = self._next_commit()
         except DamagedRecord as error:
             self._batch, self._damage = batch, error
-            self._retry_s = self._now_s() + RETRY_S
+            self._damage_retry_at_s = self._now_s() + DAMAGE_RETRY_S
             return None
         self._damage = None
         self._pending = commit
@@ -278,9 +278,9 @@ class PartitionFold:
 
     def _next_commit(self) -> PendingCommit | None:
         if self._batch:
-            batch, self._batch = self._batch, DecidedRecords()
+            batch, self._batch = self._batch, NextBatch()
             try:
-                overlay = self.table.fold(batch.arrived, self._next, self._recorded_at)
+                overlay = self.table.fold(batch.observations, self._next, self._recorded_at)
             except NotFolded as error:
                 raise StorageError(
                     f"{error}. Provide what this process lacks, then start it again. If the definition is not yours: "

@@ -34,7 +34,7 @@ from refold.streams.rocks.families import Memory
 from refold.streams.rocks.layout import is_log
 from refold.streams.rocks.scan import Row
 from refold.streams.table import keys
-from refold.streams.table.batch_fold import BatchFold, DecodedRecord, fold_again
+from refold.streams.table.batch_fold import BatchFold, CheckedRecord, fold_again
 from refold.streams.table.folds import TypeFold
 from refold.streams.table.index_backfill import Filler
 from refold.streams.table.index_gaps import Read, read_gaps
@@ -148,7 +148,7 @@ class PartitionTable:
         self.stored = replace(self.here, at=PartitionPoint(self.here.at.offset, schemas))
         self._writer.fold_below(schemas)
 
-    def fold(self, arrived: Sequence[DecodedRecord], offset: int, recorded_at: int) -> Overlay:
+    def fold(self, arrived: Sequence[CheckedRecord], offset: int, recorded_at: int) -> Overlay:
         """Fold records into an overlay; the table stays as it is.
 
         Args:

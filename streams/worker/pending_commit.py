@@ -1,6 +1,6 @@
 """The unit of work of one partition: its records, its changes, and the position that it leads to.
 
-1. `DecidedRecords`: the records of the next commit, each either folded or a dead letter.
+1. `NextBatch`: the records of the next commit, each either folded or a dead letter.
 2. `Overlay`: the changes to emit, the write to the table, and the `StoredPosition` that this write moves the table to.
 3. `PendingCommit`: the overlay and the dead letters, emitted in one transaction (streams/worker/emission.py).
 
@@ -23,7 +23,7 @@ from refold.streams.deadletters import Verdict
 from refold.streams.log.kafka.fold_position import BEGIN, PartitionPoint
 from refold.streams.rocks.batch import WriteSet
 from refold.streams.rocks.database import Database
-from refold.streams.table.batch_fold import DecodedRecord
+from refold.streams.table.batch_fold import CheckedRecord
 
 POSITION = b"position"
 FORMAT = 2
@@ -102,16 +102,16 @@ def read_stored(database: Database) -> StoredPosition | None:
 
 
 @dataclass(slots=True)
-class DecidedRecords:
-    """The records of the next commit, decided. passed: how many of their offsets are set aside. size: in bytes."""
+class NextBatch:
+    """The records of the next commit, decided. set_aside: how many of their offsets are set aside."""
 
-    arrived: list[DecodedRecord] = field(default_factory=list)
+    observations: list[CheckedRecord] = field(default_factory=list)
     verdicts: list[Verdict] = field(default_factory=list)
-    passed: int = 0
-    size: int = 0
+    set_aside: int = 0
+    size_bytes: int = 0
 
     def __len__(self) -> int:
-        return len(self.arrived) + len(self.verdicts) + self.passed
+        return len(self.observations) + len(self.verdicts) + self.set_aside
 
 
 class PendingChange(NamedTuple):

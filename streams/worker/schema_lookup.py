@@ -35,7 +35,7 @@ class SchemaLookup:
             RegistryUnavailable: Nothing is known of it yet; ask again later.
         """
         try:
-            self._starter.refresh()
+            self._starter.refresh_and_activate()
         except Unanswered as error:  # as if the registry did not answer: nothing is known of the schema
             raise RegistryUnavailable(str(error)) from error
         if self._log.registry.writer(b"\0" + wire_id.to_bytes(4, "big")) is not None:

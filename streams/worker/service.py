@@ -304,10 +304,10 @@ class FoldService:
 
     def _decide(self, partition: PartitionFold) -> None:
         had = self._has_decided()
-        if partition.refused is None or self._now_s() >= partition.retry_at_s:
+        if partition.refused is None or self._now_s() >= partition.registry_retry_at_s:
             partition.decide()
             if partition.refused is not None:
-                partition.retry_at_s = self._now_s() + RETRY_S
+                partition.registry_retry_at_s = self._now_s() + RETRY_S
         self._waits.note(partition.number, partition.waits_for or partition.damage)
         self._fetcher.set_paused(partition.number, is_paused=partition.is_waiting)
         if not had and self._has_decided():
@@ -380,7 +380,7 @@ class FoldService:
     def _follow_definitions(self) -> None:
         if self._fetcher.schemas_moved or self._starter.is_activation_due:
             try:
-                self._starter.refresh()
+                self._starter.refresh_and_activate()
             except Unanswered:
                 return  # tried again at the next turn
             self._fetcher.schemas_moved = False

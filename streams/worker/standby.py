@@ -159,7 +159,7 @@ class StandbyTables:
 
     def _pass(self) -> None:
         """Advance every table to its partition's present emitted point."""
-        of_all = self._tried(self._starter.refresh)
+        of_all = self._tried(self._starter.refresh_and_activate)
         for number in range(self._log.partitions):
             self._waits.note(number, of_all or self._tried(partial(self._follow, number)))
 

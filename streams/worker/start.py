@@ -145,7 +145,7 @@ class Starter:
         """How many types are held."""
         self._counted = 0
 
-    def refresh(self) -> None:
+    def refresh_and_activate(self) -> None:
         """Refresh the log, and activate the versions whose code is registered here; one thread at a time."""
         with self._lock:
             self._log.refresh()
@@ -192,7 +192,7 @@ class Starter:
                 raise Cancelled
 
         at, deadletters = self.emitted(partition, check_cancelled)
-        self.refresh()
+        self.refresh_and_activate()
         table = self.open(partition, check_cancelled)
         try:
             self.advance_to(table, partition, at, check_cancelled)

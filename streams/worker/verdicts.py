@@ -1,8 +1,8 @@
 """Decides a record: it is an observation, or it gets a verdict.
 
-The decision depends only on the record's key, partition, bytes and headers (`observed`, which readers also use for
-undecided records), and, for a schema that the log does not hold, on the answer "no such id". The schema is looked up in
-`.schemas`, read to its end, and then in the Schema Registry. Without an answer nothing is decided
+The decision depends only on the record's key, partition, bytes and headers (`checked_observation`, which readers also
+use for undecided records), and, for a schema that the log does not hold, on the answer "no such id". The schema is
+looked up in `.schemas`, read to its end, and then in the Schema Registry. Without an answer nothing is decided
 (RegistryUnavailable), and the partition waits.
 
 The kernel, if it is installed, decides common observations by the same checks. It leaves all others to Python; only
@@ -23,9 +23,9 @@ from refold.reducers.cells import new_tuple
 from refold.streams.deadletters import Verdict
 from refold.streams.log.kafka.deadletters import verdict_on
 from refold.streams.log.kafka.range_reader import RawRecord
-from refold.streams.log.kafka.records import NoObservation, observed
+from refold.streams.log.kafka.records import NoObservation, checked_observation
 from refold.streams.log.port import Record
-from refold.streams.table.batch_fold import DecodedRecord
+from refold.streams.table.batch_fold import CheckedRecord
 
 
 class MissingSchema(NamedTuple):
@@ -51,7 +51,7 @@ class Decider:
         self._native: RecordDecider | None = None
         self._known = -1
 
-    def decide_plain(self, raws: Iterable[object], recorded_at: int) -> tuple[list[DecodedRecord | None], int]:
+    def decide_plain(self, raws: Iterable[object], recorded_at: int) -> tuple[list[CheckedRecord | None], int]:
         """Let the kernel decide fetched records.
 
         Args:
@@ -69,10 +69,10 @@ class Decider:
             self._native = self._kernel.RecordDecider(_readers(self._registry), self._partition, self._partitions)
         found, size = self._native.decide(raws, recorded_at)
         return [
-            None if each is None else new_tuple(DecodedRecord, (new_tuple(Record, each), None)) for each in found
+            None if each is None else new_tuple(CheckedRecord, (new_tuple(Record, each), None)) for each in found
         ], size
 
-    def decide(self, raw: RawRecord, recorded_at: int) -> DecodedRecord | Verdict:
+    def decide(self, raw: RawRecord, recorded_at: int) -> CheckedRecord | Verdict:
         """Decide a record.
 
         Args:
@@ -88,7 +88,7 @@ class Decider:
         partition = self._partition
         while True:
             try:
-                observation, observation_id = observed(self._registry, partition, self._partitions, raw)
+                observation, observation_id = checked_observation(self._registry, partition, self._partitions, raw)
             except NoObservation as error:
                 return verdict_on(partition, raw, error.reason, str(error))
             except UnknownWireId as error:
@@ -97,7 +97,7 @@ class Decider:
                     return verdict_on(partition, raw, missing.reason, missing.detail)
             else:
                 place = (partition, raw.offset, recorded_at, observation.entity, observation_id, raw.value or b"")
-                return new_tuple(DecodedRecord, (new_tuple(Record, place), observation))
+                return new_tuple(CheckedRecord, (new_tuple(Record, place), observation))
 
 
 def _readers(registry: Registry) -> list[ObservationReader]:

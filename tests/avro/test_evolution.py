@@ -273,7 +273,7 @@ def test_versions_are_found_by_name_offset_time_and_fingerprint() -> None:
     assert found is not None
     assert found.offset == 0
     assert registry.find(version(a="string")) is None
-    assert [registry.registered_by(time) for time in (-1, 0, 1999, 2000)] == [0, 1, 2, 3]
+    assert [registry.schemas_offset_at(time) for time in (-1, 0, 1999, 2000)] == [0, 1, 2, 3]
     with pytest.raises(SchemaError, match=r"unknown type 'v'; this log knows: t, u\. Add its \.avsc file with --types"):
         registry.newest("v")
     with pytest.raises(SchemaError, match="unknown type 'u'"):
@@ -385,8 +385,8 @@ def test_hole_has_only_an_offset() -> None:
     first, second = version(a="int"), version(a="long")
     registry, without = Registry(), Registry()
     registry.skip(500)
-    assert registry.registered_by(499) == 0
-    assert registry.registered_by(500) == len(registry) == 1
+    assert registry.schemas_offset_at(499) == 0
+    assert registry.schemas_offset_at(500) == len(registry) == 1
     for number, definition in enumerate((first, second), start=1):
         assert registry.add(definition, registered_at=number * 1000).offset == 2 * number - 1
         registry.skip(number * 1000 + 1)
@@ -395,7 +395,15 @@ def test_hole_has_only_an_offset() -> None:
     assert [each.offset for each in registry] == [each.offset for each in registry.versions("t")] == [1, 3]
     assert [isinstance(place, Hole) for place in registry.entries()] == [True, False, True, False, True]
     assert [place.offset for place in registry.entries()] == [*range(5)]
-    assert [registry.registered_by(time) for time in (499, 999, 1000, 1001, 1999, 2000, 2001)] == [0, 1, 2, 3, 3, 4, 5]
+    assert [registry.schemas_offset_at(time) for time in (499, 999, 1000, 1001, 1999, 2000, 2001)] == [
+        0,
+        1,
+        2,
+        3,
+        3,
+        4,
+        5,
+    ]
     assert [registry.digest(below) for below in range(6)] == [without.digest(below) for below in (0, 0, 1, 1, 2, 2)]
     assert registry.fingerprints(3) == {"t": first.fingerprint}
     assert registry.newest("t", below=3).definition is first

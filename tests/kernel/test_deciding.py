@@ -16,7 +16,7 @@ from refold.streams.log.kafka.range_reader import Headers, RawRecord
 from refold.streams.log.kafka.records import ID
 from refold.streams.log.port import Record
 from refold.streams.partitioner import partition_of, placed
-from refold.streams.table.batch_fold import DecodedRecord
+from refold.streams.table.batch_fold import CheckedRecord
 from refold.streams.worker.fetcher import UnreadableOffsets
 from refold.streams.worker.verdicts import Decider, MissingSchema
 from refold_tests.histories import TEXTS
@@ -90,7 +90,7 @@ def test_each_decision_matches_python_or_is_deferred(registry: Registry, chosen:
             if each is not None:
                 plain += 1
                 bytes_found += len(each.record.data)
-                assert isinstance(own, DecodedRecord)
+                assert isinstance(own, CheckedRecord)
                 assert each.record == own.record
         assert bytes_found == size
     assert plain > len(given) // 2  # most are plain, each in one of the partitions

@@ -22,7 +22,7 @@ from refold.avro.registry import Registry, TypeVersion
 from refold.avro.shipped import shipped_types
 from refold.streams.log.port import Record
 from refold.streams.partitioner import placed
-from refold.streams.table.batch_fold import DecodedRecord
+from refold.streams.table.batch_fold import CheckedRecord
 from refold.streams.table.folds import TypeFold
 from refold_tests.both_folds import BothFolds, Databases, open_databases
 from refold_tests.histories import EVERYTHING, LONGS, TEXTS, Regime, histories, random_history
@@ -167,7 +167,7 @@ def test_damaged_states_are_judged_identically(databases: Databases, is_soak: bo
     chosen, numbers, entity = random.Random(seed), count(), "tool_config/damaged"
     tables, version = both(databases, shipped_types()["tool_config"])
 
-    def batch(size: int) -> list[DecodedRecord]:
+    def batch(size: int) -> list[CheckedRecord]:
         patches = [{"rate_limit": chosen.choice(LONGS), "tool": chosen.choice(TEXTS), "effect": "read"}] * size
         made = [sample(next(numbers), entity, patch, f"run-{chosen.randrange(6)}") for patch in patches]
         return tables.records(version, made)

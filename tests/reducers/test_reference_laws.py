@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from refold.avro.definition import REDUCERS, parse
-from refold.avro.envelope import check_decoded
+from refold.avro.envelope import check_observation
 from refold.avro.ids import identify
 from refold.avro.observation import Observation
 from refold.avro.values import checker
@@ -76,12 +76,12 @@ class TestHistories:
     @given(histories())
     def test_hypothesis_draws_only_valid_values(self, observations: list[Observation]) -> None:
         for one in observations:
-            check_decoded(one, EVERYTHING_DEFINITION)
+            check_observation(one, EVERYTHING_DEFINITION)
 
     def test_seeds_draw_only_valid_values(self) -> None:
         for seed in range(20):
             for one in random_history(seed, 100):
-                check_decoded(one, EVERYTHING_DEFINITION)
+                check_observation(one, EVERYTHING_DEFINITION)
                 for name, value in one.patch.items():
                     field = EVERYTHING_DEFINITION.fields[name]
                     assert encode(checker(field.node, field.inline_bytes)(value, name, None)) == encode(value)

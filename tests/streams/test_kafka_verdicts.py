@@ -11,7 +11,7 @@ import pytest
 from refold.avro.errors import CorruptionError, NotAnswerable
 from refold.avro.ids import identify
 from refold.streams.deadletters import Verdict, read_verdict, verdict_value
-from refold.streams.log.kafka.deadletters import record_of, verdict_key, verdict_on
+from refold.streams.log.kafka.deadletters import offset_of_record, verdict_key, verdict_on
 from refold.streams.log.kafka.fold_position import THROUGH, PartitionPoint, emitted_point_of
 from refold.streams.log.kafka.log import KafkaLog
 from refold.streams.log.kafka.offsets import KafkaPartition
@@ -151,7 +151,7 @@ def test_missing_verdict_below_the_committed_offset_is_named(log: KafkaLog, brok
 def test_record_is_a_verdict_by_its_key_and_both_headers() -> None:
     headers = PartitionPoint(41, 2).headers
     good = RawRecord(7, 0, bytes(8), b"", headers)
-    assert (record_of(good), emitted_point_of(good)) == (0, PartitionPoint(41, 2))
+    assert (offset_of_record(good), emitted_point_of(good)) == (0, PartitionPoint(41, 2))
     for raw in (
         good._replace(headers=[]),
         good._replace(headers=headers[:1]),
@@ -159,9 +159,9 @@ def test_record_is_a_verdict_by_its_key_and_both_headers() -> None:
         good._replace(headers=[(THROUGH, b"short"), headers[1]]),
         good._replace(headers=[(THROUGH, None), headers[1]]),
     ):
-        assert (record_of(raw), emitted_point_of(raw)) == (None, None)
+        assert (offset_of_record(raw), emitted_point_of(raw)) == (None, None)
     for key in (None, b"text", (41).to_bytes(8, "big")):  # the last one claims a record that its batch did not reach
-        assert record_of(good._replace(key=key)) is None
+        assert offset_of_record(good._replace(key=key)) is None
 
 
 def test_nothing_counts_as_decided_while_its_transaction_is_open(log: KafkaLog, broker: Broker) -> None:

@@ -11,7 +11,7 @@ from refold.avro.errors import UndecodableError
 from refold.avro.observation import Link, Observation
 from refold.avro.registry import Registry
 from refold.streams.log.kafka.range_reader import RawRecord
-from refold.streams.log.kafka.records import NoObservation, observed
+from refold.streams.log.kafka.records import NoObservation, checked_observation
 from refold_tests.sample_types import THING, A, said
 
 PYTHONS = re.compile(r"\w+(Error|Exception)\b|object at 0x|\bb'|\(\w+=")
@@ -33,7 +33,7 @@ def detail(registry: Registry, key: bytes | None, value: bytes, headers: list[tu
     """Return the text of the verdict on a record in the only partition."""
     raw = RawRecord(0, 0, key, value, list(headers or []))
     with pytest.raises(NoObservation) as refused:
-        observed(registry, 0, 1, raw)
+        checked_observation(registry, 0, 1, raw)
     return str(refused.value)
 
 

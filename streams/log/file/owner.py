@@ -36,7 +36,7 @@ from refold.streams.log.file.records import Progress
 from refold.streams.log.file.snapshots import FileSnapshotStore
 from refold.streams.log.port import AppendedObservation, LogPort, Marked, Record
 from refold.streams.log.stored_markers import marker_exists, marker_key, marker_value
-from refold.streams.partitioner import partition_in, partition_of, placed
+from refold.streams.partitioner import all_placed, partition_in, partition_of, placed
 from refold.streams.rebuild.result import Rebuilt
 from refold.streams.rocks.batch import WriteSet
 from refold.streams.rocks.database import Database
@@ -50,7 +50,7 @@ from refold.streams.snapshots.settings import DEFAULT_SETTINGS, SnapshotSettings
 from refold.streams.snapshots.snapshotter import Snapshotter
 from refold.streams.snapshots.table import EpochState
 from refold.streams.table import keys
-from refold.streams.table.batch_fold import BatchFold, DecodedRecord, fold_again, require_foldable, states_of_type
+from refold.streams.table.batch_fold import BatchFold, CheckedRecord, fold_again, require_foldable, states_of_type
 from refold.streams.table.folds import TypeFold
 from refold.streams.table.index_backfill import Filler
 from refold.streams.table.index_gaps import read_gaps
@@ -254,13 +254,13 @@ class Owner:
             progress = self._next_progress()
             now = progress.recorded_at
             write = self._database.batch()
-            arrived: list[DecodedRecord] = []
+            arrived: list[CheckedRecord] = []
             rows: list[bytes] = []
             begun: dict[int, int] = {}
             names = list({each.entity: None for each in batch})
             partitions = {
                 name: partition_in(place, self._partitions)
-                for name, place in zip(names, self._tables.placed(names), strict=True)
+                for name, place in zip(names, all_placed(names), strict=True)
             }
             for entity, observation_id, data, observation in batch:
                 partition = partitions[entity]
@@ -268,7 +268,7 @@ class Owner:
                 progress.observations[partition] = offset + 1
                 record = new_tuple(Record, (partition, offset, now, entity, observation_id, data))
                 rows += keys.position_key(partition, offset), keys.record_value(record)
-                arrived.append(new_tuple(DecodedRecord, (record, observation)))
+                arrived.append(new_tuple(CheckedRecord, (record, observation)))
                 begun.setdefault(partition, offset)
             write.put_pairs("observations", rows)
             outcome = records.BatchOutcome(progress, write)

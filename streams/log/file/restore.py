@@ -24,7 +24,7 @@ from refold.streams.log.port import DeadLetter, Marked, Record
 from refold.streams.log.stored_markers import MARKER, marker_key, marker_value
 from refold.streams.rocks.database import Database
 from refold.streams.table import keys
-from refold.streams.table.batch_fold import DecodedRecord
+from refold.streams.table.batch_fold import CheckedRecord
 from refold.streams.table.index_gaps import TABLE, table_record
 
 
@@ -36,7 +36,7 @@ class Restorer(Owner):
         super().__init__(database, Registry(), partitions, lambda: 0)
         self._log_id = log_id
 
-    def restore(self, places: Sequence[Record], arrived: Sequence[DecodedRecord]) -> None:
+    def restore(self, places: Sequence[Record], arrived: Sequence[CheckedRecord]) -> None:
         """Write records in the order of recorded_at, each at its partition's next offset, and fold them, except
         holes.
         """

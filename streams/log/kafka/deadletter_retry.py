@@ -28,7 +28,7 @@ from refold.streams.log.kafka.log import KafkaLog
 from refold.streams.log.kafka.offsets import KafkaPartition
 from refold.streams.log.kafka.producer import OutgoingRecord
 from refold.streams.log.kafka.range_reader import RawRecord
-from refold.streams.log.kafka.records import NoObservation, observed
+from refold.streams.log.kafka.records import NoObservation, checked_observation
 from refold.streams.log.port import Position
 from refold.streams.partitioner import partition_of
 
@@ -79,7 +79,7 @@ def judge(registry: Registry, partitions: int, verdict: Verdict) -> RetryReady |
         entity = registry.decode(verdict.value or b"").entity
         partition = partition_of(entity, partitions)
         raw = RawRecord(verdict.offset, verdict.timestamp, entity.encode(), verdict.value, verdict.headers)
-        observed(registry, partition, partitions, raw)
+        checked_observation(registry, partition, partitions, raw)
     except UnknownWireId as error:
         return Refused("no_such_id", f"the log has no schema with id {error.wire_id}")
     except UndecodableError as error:

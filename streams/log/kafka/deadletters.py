@@ -53,7 +53,7 @@ def verdict_key(verdict: Verdict) -> bytes:
     return _KEY.pack(verdict.offset)
 
 
-def record_of(raw: RawRecord) -> int | None:
+def offset_of_record(raw: RawRecord) -> int | None:
     """Return the offset of the record that a verdict is on; None if `raw` is not a verdict."""
     key, point = raw.key or b"", emitted_point_of(raw)
     if len(key) != _KEY.size or point is None:
@@ -64,7 +64,7 @@ def record_of(raw: RawRecord) -> int | None:
 
 def is_verdict(raw: RawRecord) -> bool:
     """Whether a record of `.deadletters` is a verdict: a key and headers as workers write them."""
-    return record_of(raw) is not None
+    return offset_of_record(raw) is not None
 
 
 class DecidedOffsets:
@@ -140,7 +140,7 @@ class DecidedOffsets:
     def _read_on(self, place: KafkaPartition, end: int) -> None:
         partition = place.partition
         for raw in self._reading.records(place, self._next[partition], end):
-            offset, point = record_of(raw), emitted_point_of(raw)
+            offset, point = offset_of_record(raw), emitted_point_of(raw)
             if offset is None or point is None:
                 self._foreign.count_skipped(place, raw.offset)
                 continue

@@ -56,19 +56,19 @@ class LogProducer:
         self._settings = {"throttle_cb": self._on_throttle, **settings}
         self._producer: Producer | None = None
         self._failed: list[tuple[OutgoingRecord, str]] = []
-        self._late: list[tuple[OutgoingRecord, str]] = []
-        self._deaf_until_s = 0.0
+        self._timed_out: list[tuple[OutgoingRecord, str]] = []
+        self._throttled_until_s = 0.0
         self._sent = 0
         self._acknowledged = 0
-        self._last = -1
+        self._last_offset = -1
         self._topics: set[str] = set()
-        self._moved = (0, 0.0)
+        self._last_progress = (0, 0.0)
         self._is_denied = False
 
     @property
     def is_clean(self) -> bool:
         """Whether no record waits for an acknowledgement."""
-        return self._sent == self._acknowledged and not self._failed and not self._late
+        return self._sent == self._acknowledged and not self._failed and not self._timed_out
 
     def send(self, sent: OutgoingRecord) -> None:
         """Write a record; durable after `flush`.
@@ -81,7 +81,7 @@ class LogProducer:
         if size > RECORD_BYTES_MAX:
             raise InputError(f"{sent.what}: {size} bytes are too many for one record, at most "
                              f"{RECORD_BYTES_MAX}; split it into several observations")  # fmt: skip
-        if self._late:
+        if self._timed_out:
             self._drain()
         if self._failed:
             self._raise_failed()
@@ -105,12 +105,12 @@ class LogProducer:
         self.flush()
         self.send(sent)
         self.flush()
-        return self._last
+        return self._last_offset
 
     def close(self) -> None:
         """Close the client, without waiting for records that were not flushed."""
         self._close()
-        self._failed, self._late = [], []
+        self._failed, self._timed_out = [], []
 
     def _produce(self, sent: OutgoingRecord) -> None:
         while True:
@@ -140,15 +140,15 @@ class LogProducer:
     def _delivered(self, sent: OutgoingRecord, error: KafkaError | None, message: Message) -> None:
         self._acknowledged += 1
         if error is None:
-            self._last = message.offset() or 0
-        elif error.code() == KafkaError._MSG_TIMED_OUT and time.monotonic() < self._deaf_until_s + STUCK_S:
-            self._late.append((sent, self._why(error, sent)))
+            self._last_offset = message.offset() or 0
+        elif error.code() == KafkaError._MSG_TIMED_OUT and time.monotonic() < self._throttled_until_s + STUCK_S:
+            self._timed_out.append((sent, self._why(error, sent)))
         else:
             self._failed.append((sent, self._why(error, sent)))
 
     def _on_throttle(self, event: ThrottleEvent) -> None:
         """Handle a throttle event: the time for which a broker throttles; 0 when it ends."""
-        self._deaf_until_s = time.monotonic() + event.throttle_time
+        self._throttled_until_s = time.monotonic() + event.throttle_time
 
     def _why(self, failed: KafkaException | KafkaError, sent: OutgoingRecord) -> str:
         """Why a record was not written. A user who may write no topic at all gets an error about the cluster
@@ -169,11 +169,11 @@ class LogProducer:
     def _drain(self) -> None:
         """Wait until each record is acknowledged or given up; without limit for records that only quotas delay."""
         self._await_answers()
-        while self._late and not self._failed:
+        while self._timed_out and not self._failed:
             self._replace()
             self._await_answers()
-        self._failed += self._late
-        self._late = []
+        self._failed += self._timed_out
+        self._timed_out = []
 
     def _await_answers(self) -> None:
         """Poll with a short timeout, so that Ctrl-C is handled in between."""
@@ -187,14 +187,14 @@ class LogProducer:
 
     def _is_stuck(self) -> bool:
         """Whether nothing was acknowledged for a while although it was possible."""
-        acknowledged, since_s = self._moved
+        acknowledged, since_s = self._last_progress
         now_s = time.monotonic()
         if acknowledged != self._acknowledged or self._sent == self._acknowledged or not since_s:
-            self._moved = (self._acknowledged, now_s)
+            self._last_progress = (self._acknowledged, now_s)
             return False
-        if now_s - max(since_s, self._deaf_until_s) < STUCK_S or self._producer is None:
+        if now_s - max(since_s, self._throttled_until_s) < STUCK_S or self._producer is None:
             return False
-        self._moved = (acknowledged, now_s)
+        self._last_progress = (acknowledged, now_s)
         # Uses another client, because this one may have outdated metadata.
         admin = self._clients.admin()
         return all(_has_leaders(admin, topic) for topic in self._topics)
@@ -202,8 +202,8 @@ class LogProducer:
     def _replace(self) -> None:
         """Close the client, and send its records and the failed ones by a new one."""
         self._close()
-        again = self._late + self._failed
-        self._failed, self._late = [], []
+        again = self._timed_out + self._failed
+        self._failed, self._timed_out = [], []
         for number, (sent, _) in enumerate(again, 1):
             try:
                 self._produce(sent)

@@ -49,7 +49,7 @@ from refold.streams.log.kafka.quarantine_records import (
     decision_value,
 )
 from refold.streams.log.kafka.range_reader import RawRecord
-from refold.streams.log.kafka.records import HELD, NoObservation, entity_of, observed
+from refold.streams.log.kafka.records import HELD, NoObservation, checked_observation, entity_of
 from refold.streams.log.port import Position
 from refold.streams.verify.changes import check_change
 
@@ -257,7 +257,7 @@ def _damage_of_observation(log: KafkaLog, place: KafkaPartition, raw: RawRecord)
             "worker records a verdict, and nothing needs to be set aside"
         )
     try:
-        observed(log.registry, place.partition, log.partitions, raw)
+        checked_observation(log.registry, place.partition, log.partitions, raw)
     except UnknownWireId as error:
         return str(error)
     except NoObservation as error:

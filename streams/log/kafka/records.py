@@ -54,7 +54,9 @@ def outgoing_observation(place: KafkaPartition, entity: str, observation_id: byt
     return OutgoingRecord(place, entity.encode(), data, [(ID, observation_id)], what)
 
 
-def observed(registry: Registry, partition: int, partitions: int, raw: RawRecord) -> tuple[Observation, bytes]:
+def checked_observation(
+    registry: Registry, partition: int, partitions: int, raw: RawRecord
+) -> tuple[Observation, bytes]:
     """Decode a record's observation.
 
     Args:
@@ -224,10 +226,10 @@ class Records:
     def _observed(self, partition: int, raw: RawRecord) -> tuple[Observation, bytes]:
         try:
             try:
-                return observed(self._registry, partition, len(self._times), raw)
+                return checked_observation(self._registry, partition, len(self._times), raw)
             except UnknownWireId:
                 self._learn()
-                return observed(self._registry, partition, len(self._times), raw)
+                return checked_observation(self._registry, partition, len(self._times), raw)
         except (NoObservation, UnknownWireId) as error:
             place = f"{partition}={raw.offset}"
             if raw.offset < self._decided.through(partition):

@@ -176,7 +176,7 @@ def test_unknown_ids_are_looked_up_in_the_registry_and_an_outage_decides_nothing
             await_status(found, lambda each: bool(each.get("waits_for")), partition=0)
             asked: set[float] = set()
             while len(asked) < 5:
-                asked.add(found.service._partitions[0].retry_at_s)
+                asked.add(found.service._partitions[0].registry_retry_at_s)
                 time.sleep(0.02)
             assert verdicts(log) == []
             own_registry.resume()

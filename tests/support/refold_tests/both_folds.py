@@ -18,7 +18,7 @@ from refold.streams.partitioner import placed
 from refold.streams.rocks.batch import WriteSet
 from refold.streams.rocks.database import Database
 from refold.streams.rocks.families import Family
-from refold.streams.table.batch_fold import BatchFold, DecodedRecord
+from refold.streams.table.batch_fold import BatchFold, CheckedRecord
 from refold.streams.table.folds import Folds
 from refold.streams.table.native import replay
 
@@ -93,7 +93,7 @@ class _Table:
         with switched(on=kernel):
             self.writer = BatchFold(database, registry, lambda partition, start, end: iter(()))
 
-    def fold(self, records: Sequence[DecodedRecord]) -> Said:
+    def fold(self, records: Sequence[CheckedRecord]) -> Said:
         """Fold a batch; return the rows it puts, sorted, and what it reports. After an error return the error;
         nothing is written.
         """
@@ -119,18 +119,18 @@ class BothFolds:
         self._folds = Folds(registry)
         self.replayed = 0
 
-    def record(self, observation: Observation, observation_id: bytes, data: bytes) -> DecodedRecord:
+    def record(self, observation: Observation, observation_id: bytes, data: bytes) -> CheckedRecord:
         """Create the record of an observation, at the next offset."""
         self._offset += 1
         record = Record(0, self._offset, 1_000 + self._offset // 3, observation.entity, observation_id, data)
-        return DecodedRecord(record, observation)
+        return CheckedRecord(record, observation)
 
-    def records(self, version: TypeVersion, observations: Iterable[Observation]) -> list[DecodedRecord]:
+    def records(self, version: TypeVersion, observations: Iterable[Observation]) -> list[CheckedRecord]:
         """Create the records of observations of one type version, at the next offsets."""
         encode = version.codec.encode_observation
         return [self.record(each, identify(each), encode(each)) for each in observations]
 
-    def fold(self, records: Sequence[DecodedRecord]) -> None:
+    def fold(self, records: Sequence[CheckedRecord]) -> None:
         """Fold a batch with both. Both must have the same result, and so must the kernel's replay, which rebuilds
         use.
         """
@@ -149,7 +149,7 @@ class BothFolds:
             assert (state or stored[name]) == self.python.database.get("state", placed(name))
             self.replayed += 1
 
-    def fold_in_batches(self, records: Sequence[DecodedRecord], sizes: Iterable[int]) -> None:
+    def fold_in_batches(self, records: Sequence[CheckedRecord], sizes: Iterable[int]) -> None:
         """Fold all records, in batches of these sizes, in order."""
         start = 0
         for size in sizes:

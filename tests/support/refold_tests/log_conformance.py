@@ -267,7 +267,7 @@ class LogConformance:
             assert record is not None
             assert times == sorted(times)
             assert times[1] <= record.recorded_at <= times[2]
-            before = [log.registry.registered_by(time - 1) for time in times]
+            before = [log.registry.schemas_offset_at(time - 1) for time in times]
             # Workers register too: which versions of types with code are in effect.
             assert before == (sorted(before) if opened.has_workers else [times.index(time) for time in times])
 

@@ -41,7 +41,7 @@ from refold.streams.log.kafka.lookups import (
     read_answer,
 )
 from refold.streams.log.kafka.manifests import is_entry
-from refold.streams.log.kafka.records import NoObservation, observed
+from refold.streams.log.kafka.records import NoObservation, checked_observation
 from refold.streams.log.kafka.schemas import readable_definition
 from refold.streams.log.kafka.settings import CONFIG_ENVIRONMENT, read_settings
 from refold.streams.registry.settings import registry_settings
@@ -68,7 +68,7 @@ def _change_codecs() -> dict[int, ChangeCodec]:
 def observation(data: bytes) -> None:
     """Read a record of `.observations`. If it is not an observation, it gets a verdict."""
     try:
-        observed(registry(), 0, 1, unpacked(data))
+        checked_observation(registry(), 0, 1, unpacked(data))
     except NoObservation as error:
         str(error).encode()
 
