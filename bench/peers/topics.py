@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 
-from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from peers.workloads import Workload, plain_schema
 
@@ -103,11 +103,28 @@ class Place:
         """Restore the workload's log to the state in which no worker had folded it."""
         topics = Topics(workload.prefix)
         written = [topics.changes, topics.deadletters, topics.snapshots, topics.manifests]
-        for done in self._admin.delete_consumer_groups([topics.group]).values():
-            _passed_over(done)
+        self._delete_group(topics.group)
         for name in written:
             self.remove(name)
         self._create([NewTopic(each, workload.partitions, config=dict(topics.needed[each])) for each in written])
+
+    def _delete_group(self, group: str) -> None:
+        """Delete a group with its offsets: with those of an earlier worker, the next one would have nothing to fold.
+
+        A worker that has ended may stay in it for a moment, or for a session time-out.
+        """
+        deadline = time.monotonic() + PATIENCE_S
+        while True:
+            (done,) = self._admin.delete_consumer_groups([group]).values()
+            try:
+                done.result()
+            except KafkaException as failed:
+                if failed.args[0].code() == KafkaError.NON_EMPTY_GROUP:
+                    if time.monotonic() > deadline:
+                        raise TimeoutError(f"{self.bootstrap}: somebody is in the group {group} still") from failed
+                    time.sleep(0.1)
+                    continue
+            return
 
     def _make_log(self, workload: Workload) -> str:
         is_there = workload.topic in self._names()
