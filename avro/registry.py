@@ -21,9 +21,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import NamedTuple
 
 from refold.avro.blob import Blobs
@@ -119,20 +119,6 @@ class Hole(NamedTuple):
     registered_at: int
 
 
-class _Remembered:
-    """Decoded observations by their framed messages."""
-
-    def __init__(self, observations_max: int) -> None:
-        self._observations_max = observations_max
-        self._found: dict[bytes, Observation] = {}
-        self.get = self._found.get
-
-    def add(self, data: bytes, observation: Observation) -> None:
-        if len(self._found) >= self._observations_max:
-            self._found.clear()
-        self._found[data] = observation
-
-
 class Registry:
     """Definitions by offset, name, fingerprint and wire id. Not thread-safe.
 
@@ -151,7 +137,7 @@ class Registry:
         self._pending: dict[int, TypeVersion] = {}  # by the offset of its definition
         self._pending_ids: dict[int, TypeVersion] = {}
         self._pending_prints: set[bytes] = set()
-        self._remembered: _Remembered | None = None
+        self._remembered: Callable[[bytes], Observation] | None = None
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -356,26 +342,23 @@ class Registry:
             UndecodableError: It is not an observation.
             UnknownWireId: Its schema is not registered.
         """
-        remembered = self._remembered
-        found = None if remembered is None else remembered.get(data)
-        if found is None:
-            wire_id = framed_id(data)
-            version = self._by_wire_id.get(wire_id)
-            if version is None:
-                raise UnknownWireId(wire_id)
-            found = version.codec.decode_observation(data)
-            if remembered is not None:
-                remembered.add(data, found)
-        return found
+        return (self._remembered or self._decode)(data)
+
+    def _decode(self, data: bytes) -> Observation:
+        wire_id = framed_id(data)
+        version = self._by_wire_id.get(wire_id)
+        if version is None:
+            raise UnknownWireId(wire_id)
+        return version.codec.decode_observation(data)
 
     @contextmanager
     def remembering(self, observations_max: int) -> Iterator[None]:
         """Within the block, decode messages with the same bytes once.
 
         Args:
-            observations_max: How many observations are kept; at one more, all are forgotten.
+            observations_max: How many observations are kept: those that were decoded or asked for last.
         """
-        self._remembered = _Remembered(observations_max)
+        self._remembered = lru_cache(observations_max)(self._decode)
         try:
             yield
         finally:

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from peers.workloads import Workload, plain_schema
 
@@ -109,22 +109,11 @@ class Place:
         self._create([NewTopic(each, workload.partitions, config=dict(topics.needed[each])) for each in written])
 
     def _delete_group(self, group: str) -> None:
-        """Delete a group with its offsets: with those of an earlier worker, the next one would have nothing to fold.
-
-        A worker that has ended may stay in it for a moment, or for a session time-out.
-        """
-        deadline = time.monotonic() + PATIENCE_S
-        while True:
-            (done,) = self._admin.delete_consumer_groups([group]).values()
-            try:
+        """Delete a group with its offsets: with those of an earlier worker, the next one would have nothing to fold."""
+        with suppress(KafkaException):  # there is none
+            self.await_empty(group)
+            for done in self._admin.delete_consumer_groups([group]).values():
                 done.result()
-            except KafkaException as failed:
-                if failed.args[0].code() == KafkaError.NON_EMPTY_GROUP:
-                    if time.monotonic() > deadline:
-                        raise TimeoutError(f"{self.bootstrap}: somebody is in the group {group} still") from failed
-                    time.sleep(0.1)
-                    continue
-            return
 
     def _make_log(self, workload: Workload) -> str:
         is_there = workload.topic in self._names()

@@ -67,9 +67,7 @@ class FoldOutcome(Protocol):
 
 
 class CheckedRecord(NamedTuple):
-    """A checked record. The observation is None if the kernel checked it: it is decoded when it is
-    needed.
-    """
+    """A checked record. The observation is None if the kernel checked it: it is decoded when it is needed."""
 
     record: Record
     observation: Observation | None
