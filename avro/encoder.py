@@ -129,7 +129,7 @@ def _union(choices: list[dict[str, Any]]) -> Write:
 
 
 def _text_or_null(null: bytes, head: bytes) -> Write:
-    heads = [head + _SMALL[length << 1] for length in range(_SHORT)]
+    heads = _short(head)
 
     def write(datum: Any) -> bytes:
         if datum is None:
@@ -139,6 +139,12 @@ def _text_or_null(null: bytes, head: bytes) -> Write:
         return (heads[length] if length < _SHORT else head + write_long(length)) + data
 
     return write
+
+
+@lru_cache  # nearly all of them have the same head
+def _short(head: bytes) -> list[bytes]:
+    """The encodings of a text's length, from 0 on, each after a head."""
+    return [head + each for each in _SMALL[: 2 * _SHORT : 2]]
 
 
 def _long_or_null(null: bytes, head: bytes) -> Write:
