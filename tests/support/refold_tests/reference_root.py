@@ -50,12 +50,14 @@ def reference_root(state_hashes: Mapping[str, bytes]) -> bytes:
 def _slot_digest(slot_hashes: Mapping[str, bytes]) -> bytes:
     if not slot_hashes:
         return EMPTY
-    return hashlib.sha256(b"".join(_bucket_digest(slot_hashes, bucket) for bucket in range(BUCKETS))).digest()
+    buckets: list[dict[bytes, bytes]] = [{} for _ in range(BUCKETS)]
+    for entity, state_hash in slot_hashes.items():
+        buckets[reference_bucket(entity)][entity.encode("utf-8")] = state_hash
+    return hashlib.sha256(b"".join(map(_bucket_digest, buckets))).digest()
 
 
-def _bucket_digest(slot_hashes: Mapping[str, bytes], bucket: int) -> bytes:
-    keys = sorted(entity.encode("utf-8") for entity in slot_hashes if reference_bucket(entity) == bucket)
-    if not keys:
+def _bucket_digest(bucket_hashes: Mapping[bytes, bytes]) -> bytes:
+    if not bucket_hashes:
         return EMPTY
-    content = b"".join(len(key).to_bytes(4, "big") + key + slot_hashes[key.decode("utf-8")] for key in keys)
+    content = b"".join(len(key).to_bytes(4, "big") + key + bucket_hashes[key] for key in sorted(bucket_hashes))
     return hashlib.sha256(content).digest()
