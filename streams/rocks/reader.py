@@ -94,7 +94,8 @@ def _open(path: Path, folder: str) -> Rdict:
 
 
 def _open_as_secondary(database: Path, folder: str) -> Rdict:
-    options, families = reader_options(folder)
+    tables = sum(1 for _ in database.glob("*.sst"))
+    options, families = reader_options(folder, tables)
     access = AccessType.read_only(error_if_log_file_exist=False)
     return Rdict(str(database), options=options, column_families=families, access_type=access)
 
