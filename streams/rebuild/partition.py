@@ -6,7 +6,7 @@
 2. The epoch is verified when its result is needed: it is hashed while other partitions are read. If it fails, it is
    named, and step 1 continues with the next one.
 3. Postpone the entities of types whose definition at the cut is not the epoch's: they are folded from nothing.
-4. Fold the records between the epoch and the cut (replay.py).
+4. Fold the records between the epoch and the cut (range_fold.py).
 With `full`, and for an observed-clock cut, start from nothing. The entities are the same whatever the start, byte for
 byte.
 """
@@ -23,7 +23,7 @@ from refold.streams.cut import FOLD_VERSION, Cut
 from refold.streams.log.port import LogReader
 from refold.streams.partitioner import slot_of, slots_of
 from refold.streams.rebuild.plan import RebuildLimits, RebuildPlan
-from refold.streams.rebuild.replay import Replay
+from refold.streams.rebuild.range_fold import RangeFold
 from refold.streams.rebuild.result import RebuiltPartition
 from refold.streams.snapshots.closed_entities import Instead
 from refold.streams.snapshots.hashing import RunningHashes
@@ -128,10 +128,12 @@ def cold_entities_from_log(
     def fold(error: CorruptionError) -> Layers:
         fallbacks.append(f"the closed entities of epoch {manifest.epoch} were folded from the log: {error}")
         partition, end, _ = manifest.epoch
-        replay = Replay(log, partition, Layers(store), folds, lambda more: None, lambda name: type_of(name) in types)
-        replay.advance(0, end)
-        replay.finish()
-        return replay.layers
+        range_fold = RangeFold(
+            log, partition, Layers(store), folds, lambda more: None, lambda name: type_of(name) in types
+        )
+        range_fold.advance(0, end)
+        range_fold.finish()
+        return range_fold.layers
 
     return fold
 
@@ -166,23 +168,23 @@ def rebuild_partition(
     cut, limits, partition = plan.cut, plan.limits, start.partition
     manifest, layers = start.verified()
     wants = None if limits is None else limits.wants
-    replay = Replay(log, partition, layers, folds, known.read, wants)
+    range_fold = RangeFold(log, partition, layers, folds, known.read, wants)
     begin = 0
     postponed: list[str] = []
     if manifest is not None:
         begin = manifest.epoch.offset
         known.total -= begin
-        replay.entities, replay.observations = manifest.entities, manifest.observations
-        postponed = _of_changed_types(replay.layers, changed_types(log.registry, cut, manifest), limits)
-    replay.advance(begin, cut.offsets[partition], cut.observed_until, postponed)
-    replay.finish()
+        range_fold.entities, range_fold.observations = manifest.entities, manifest.observations
+        postponed = _of_changed_types(range_fold.layers, changed_types(log.registry, cut, manifest), limits)
+    range_fold.advance(begin, cut.offsets[partition], cut.observed_until, postponed)
+    range_fold.finish()
     return RebuiltPartition(
-        replay.layers,
-        replay.entities,
-        replay.observations,
-        replay.replayed,
-        replay.reopened,
-        replay.scanned,
+        range_fold.layers,
+        range_fold.entities,
+        range_fold.observations,
+        range_fold.replayed,
+        range_fold.reopened,
+        range_fold.scanned,
         None if manifest is None else manifest.epoch,
         start.fallbacks,
     )

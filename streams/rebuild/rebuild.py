@@ -3,7 +3,7 @@
 1. Plan: the partitions that are needed, and for each the records to read (plan.py).
 2. Where it pays, rebuild partitions in child processes (processes.py).
 3. Rebuild the other partitions, and those that a child did not finish, in this process (partition.py): load the nearest
-   usable epoch, then replay the records from the epoch to the cut (replay.py).
+   usable epoch, then fold the records from the epoch to the cut (range_fold.py).
 4. Put the partitions together (result.py).
 """
 

@@ -35,7 +35,7 @@ Interval = tuple[int, int]
 
 class SlowerCuts(NamedTuple):
     """Cuts with start <= offset < end are rebuilt from the epoch at `begins_at` (0: from the beginning) instead of a
-    later one: at most so many more records are replayed."""
+    later one: at most so many more records are folded."""
 
     start: int
     end: int

@@ -8,7 +8,7 @@ from refold.avro.errors import RefoldError, SchemaError, StorageError
 from refold.avro.observation import type_of
 from refold.streams.digest import Digests
 from refold.streams.log.port import LogReader, Mismatch
-from refold.streams.rebuild.replay import ReadRange, Replay
+from refold.streams.rebuild.range_fold import RangeFold, ReadRange
 from refold.streams.rebuild.result import RebuiltPartition
 from refold.streams.snapshots.layers import Layers
 from refold.streams.snapshots.spill import ChunkStore
@@ -30,7 +30,7 @@ class Refold:
         self.partition = partition
         self._registry = log.registry
         self._left: set[str] = set()
-        self._replay = Replay(log, partition, Layers(store), Folds(log.registry, 0), read, self._wants, checks)
+        self._range_fold = RangeFold(log, partition, Layers(store), Folds(log.registry, 0), read, self._wants, checks)
         self.offset = 0
         self.schemas = 0
         self.gone: frozenset[str] = frozenset()
@@ -38,7 +38,7 @@ class Refold:
 
     def read_from(self, read_range: ReadRange) -> None:
         """From now on read records by this function."""
-        self._replay.read_range = read_range
+        self._range_fold.read_range = read_range
 
     def to(self, offset: int, schemas: int) -> None:
         """Continue the fold to a point.
@@ -49,8 +49,8 @@ class Refold:
         try:
             postponed = [] if schemas == self.schemas else self._redefined(schemas)
             self.touched.clear()
-            self._replay.advance(self.offset, offset, postponed=postponed)
-            self._replay.finish()
+            self._range_fold.advance(self.offset, offset, postponed=postponed)
+            self._range_fold.finish()
         except StorageError as error:
             raise RefoldError(str(error)) from error
         self.offset, self.schemas = offset, schemas
@@ -58,7 +58,7 @@ class Refold:
     def _redefined(self, schemas: int) -> list[str]:
         """Apply the definitions below an offset; returns the entities that have to be folded again."""
         before, after = self._registry.fingerprints(self.schemas), self._registry.fingerprints(schemas)
-        self._replay.folds = folds = Folds(self._registry, schemas)
+        self._range_fold.folds = folds = Folds(self._registry, schemas)
         gone = frozenset(name for name in after if _is_gone(folds, name))
         again = {name for name, found in before.items() if after.get(name) != found} - gone
         self.gone = gone
@@ -74,7 +74,7 @@ class Refold:
         if self.gone:
             for name in (*self._left, *self.layers.names()):
                 if self.is_gone(name):
-                    self._replay.folds.of_entity(name)
+                    self._range_fold.folds.of_entity(name)
 
     def _wants(self, name: str) -> bool:
         self.touched.add(name)
@@ -86,17 +86,17 @@ class Refold:
     @property
     def layers(self) -> Layers:
         """The entities."""
-        return self._replay.layers
+        return self._range_fold.layers
 
     @property
     def entities(self) -> int:
         """How many there are."""
-        return self._replay.entities
+        return self._range_fold.entities
 
     @property
     def observations(self) -> int:
         """The number of distinct observations folded."""
-        return self._replay.observations
+        return self._range_fold.observations
 
     def is_gone(self, name: str) -> bool:
         """Whether an entity's type is one of `gone`."""
@@ -104,7 +104,7 @@ class Refold:
 
     def misfolded(self) -> Iterator[Mismatch]:
         """The entities whose states differ between the native kernel and Python."""
-        for name in sorted(self._replay.misfolded):
+        for name in sorted(self._range_fold.misfolded):
             yield Mismatch("kernel", "the native kernel folds it to another state than Python; REFOLD_KERNEL=0", name)
 
     def digests(self) -> Digests:

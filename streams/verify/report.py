@@ -14,7 +14,7 @@ MISMATCHES_MAX = 1000
 
 @dataclass(slots=True)
 class VerifyReport:
-    """The result: the root of the replay (hex), the compared parts, and at most MISMATCHES_MAX mismatches.
+    """The result: the root of the full fold (hex), the compared parts, and at most MISMATCHES_MAX mismatches.
 
     unchecked: the parts that could not be checked, and what to do about it. foreign: records in the log's topics that
     refold did not write, which every reader skips; not mismatches. set_aside: damaged records that an administrator set

@@ -4,9 +4,9 @@
    bytes are an observation, and its id is the observation's. Every content that it names is in the store and matches
    its name, or has expired.
 2. The indexes of the records (the backend's own check), and the markers: each names a point of this log.
-3. A full replay (refold.py), which stops on its way at every sealed epoch: manifests, records and entities of snapshots
+3. A full fold (refold.py), which stops on its way at every sealed epoch: manifests, records and entities of snapshots
    are what the log folds to there (snapshots.py).
-4. At its end every stored entity equals its replayed one (values, dedup state and hash), no entity is missing or
+4. At its end every stored entity equals its refolded one (values, dedup state and hash), no entity is missing or
    surplus, and the log's counts are right. If other processes hold the tables, they do this step and step 2.
 5. Every chain of changes (changes.py), up to the emitted offset: on Kafka the workers may lag.
 6. Records that refold did not write, and damaged ones that are set aside, are counted, by topic: readers skip them, so

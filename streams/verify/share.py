@@ -116,24 +116,24 @@ def _check_share(log: LogReader, cut: Cut, partitions: Sequence[int], limits: Ve
     checks = some_entities(cut.records)
     indexes = _Indexes(log.record_rows(checks))
     store, folded = ChunkStore(limits.entities_bytes), log.folded()
-    replayed: dict[int, Refold] = {}
+    refolded: dict[int, Refold] = {}
     for partition in partitions:
         refold = Refold(log, partition, store, read, checks)
         if _check_partition(log, cut, folded[partition], refold, report, checks, indexes, limits.held_bytes):
-            replayed[partition] = refold
+            refolded[partition] = refold
             report.entities += refold.entities
             report.observations += refold.observations
             digests = refold.digests()
             slots = ((slot, digests.slot(slot)) for slot in slots_of(partition, log.partitions))
             report.digests.update((slot, digest.hex()) for slot, digest in slots if any(digest))
-    report.is_whole = len(replayed) == len(partitions)
+    report.is_whole = len(refolded) == len(partitions)
     if indexes.rows is not None:
         report.distinct = indexes.rows.distinct
         report.add(indexes.rows.checkpoints(partitions))
     if log.has_tables:
-        layers = {partition: refold.layers for partition, refold in replayed.items()}
+        layers = {partition: refold.layers for partition, refold in refolded.items()}
         report.add(check_table(log.stored_entities(), log.partitions, layers))
-        report.add(check_totals(log.totals, replayed))
+        report.add(check_totals(log.totals, refolded))
     return report
 
 
@@ -265,9 +265,9 @@ def _content(log: LogReader, digest: bytes) -> bytes | None:
     return None
 
 
-def check_totals(totals: Callable[[int], tuple[int, int]], replayed: Mapping[int, Refold]) -> Iterator[Mismatch]:
+def check_totals(totals: Callable[[int], tuple[int, int]], refolded: Mapping[int, Refold]) -> Iterator[Mismatch]:
     """Check the stored counts of entities and observations of each partition (LogPort.totals)."""
-    for partition, refold in replayed.items():
+    for partition, refold in refolded.items():
         if (found := totals(partition)) != (expected := (refold.entities, refold.observations)):
             counts = "{} entities and {} observations".format
             yield Mismatch(f"totals {partition}", f"the log counts {counts(*found)}; it folds to {counts(*expected)}")

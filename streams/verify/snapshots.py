@@ -198,7 +198,7 @@ def check_epochs(log: LogReader, partition: int, cut: Cut, refold: Refold) -> It
         log: The log.
         partition: The partition.
         cut: The log's end.
-        refold: A replay of the partition; it is moved forward to each epoch.
+        refold: The fold of the partition from nothing; it is moved forward to each epoch.
     """
     deadletters = max((each.offset + 1 for each in log.deadletters() if each.partition == partition), default=0)
     spans = _Spans(log, partition, refold)

@@ -1,4 +1,4 @@
-"""Compares the entity table with the replayed entities, and finds the differences of two encoded entities."""
+"""Compares the entity table with the refolded entities, and finds the differences of two encoded entities."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from refold.streams.snapshots.layers import Layers
 
 
 def check_table(
-    entities: Iterable[tuple[str, bytes]], partitions: int, replayed: Mapping[int, Layers]
+    entities: Iterable[tuple[str, bytes]], partitions: int, refolded: Mapping[int, Layers]
 ) -> Iterator[Mismatch]:
-    """Check every stored entity of the replayed partitions.
+    """Check every stored entity of the refolded partitions.
 
     Args:
         partitions: The log's number of partitions.
@@ -25,15 +25,15 @@ def check_table(
     stored = set()
     for name, packed in entities:
         partition = partition_of(name, partitions)
-        if partition not in replayed:
+        if partition not in refolded:
             continue
         stored.add(name)
-        expected = replayed[partition].get(name)
+        expected = refolded[partition].get(name)
         if expected is None:
             yield Mismatch("state", "stored, but no observation of it is in the log", name)
         elif packed != expected:
             yield from compare("state", name, packed, expected)
-    for name in sorted(name for layers in replayed.values() for name in layers.names() if name not in stored):
+    for name in sorted(name for layers in refolded.values() for name in layers.names() if name not in stored):
         yield Mismatch("state", "missing", name)
 
 
@@ -44,7 +44,7 @@ def compare(place: str, name: str, packed: bytes, expected: bytes) -> Iterator[M
         place: What is compared, for the report.
         name: The entity.
         packed: The stored state.
-        expected: The state that the replay made.
+        expected: the state that the fold from nothing made.
     """
     try:
         found, should = unpack(name, packed), unpack(name, expected)

@@ -1,8 +1,8 @@
-"""Compare one partition's table with a full replay while the fold continues; a worker does this for `refold verify`.
+"""Compare one partition's table with a full fold of the log while the fold continues; a worker does this for `refold verify`.
 
 1. Open the table a second time, read-only: a snapshot at a point between two commits of the fold.
 2. Compare its indexes with the log's records up to that point (streams/table/check.py).
-3. Replay these records from nothing, by the definitions at that point, and compare every stored entity and the counts.
+3. Fold these records from nothing, by the definitions at that point, and compare every stored entity and the counts.
 
 The check waits while a definition is being applied, while indexes are being filled, and while the table does not match
 the current rulings.

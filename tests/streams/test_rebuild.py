@@ -91,7 +91,7 @@ def test_root_does_not_depend_on_partitions_order_or_repeats(tmp_path: Path, see
 def test_entities_set_aside_and_spilled_are_restored(
     tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("refold.streams.rebuild.replay.OBJECTS_MAX", 2)
+    monkeypatch.setattr("refold.streams.rebuild.range_fold.OBJECTS_MAX", 2)
     rng = random.Random(seed)
     observations = [said(f"{A}{rng.randrange(40)}", rng.randrange(200)) for _ in range(400)]
     with open_log(tmp_path) as log:

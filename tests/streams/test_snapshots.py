@@ -53,8 +53,8 @@ def assert_is_table(log: Log) -> None:
 def small(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
     """So small bounds that a short log spills, merges, files away and sets aside."""
     rng = random.Random(seed)
-    monkeypatch.setattr("refold.streams.rebuild.replay.OBJECTS_MAX", rng.choice((1, 3)))
-    monkeypatch.setattr("refold.streams.rebuild.replay.POSTPONED_RECORDS_MAX", rng.choice((1, 50)))
+    monkeypatch.setattr("refold.streams.rebuild.range_fold.OBJECTS_MAX", rng.choice((1, 3)))
+    monkeypatch.setattr("refold.streams.rebuild.range_fold.POSTPONED_RECORDS_MAX", rng.choice((1, 50)))
     monkeypatch.setattr(ChunkStore.__init__, "__defaults__", (rng.choice((0, 3_000)),))
     monkeypatch.setattr("refold.streams.rebuild.rebuild.VIEW_BYTES", rng.choice((0, 3_000)))
     monkeypatch.setattr(Layers.__init__, "__defaults__", (None, rng.choice((1, 2_000))))

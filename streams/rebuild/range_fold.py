@@ -43,8 +43,8 @@ ReadRange = Callable[[int, int], Iterator[Record]]
 """Returns the records with start <= offset < end of the partition."""
 
 
-class Replay:
-    """The fold of one partition.
+class RangeFold:
+    """The fold of a range of one partition onto entities.
 
     wants: selects the entities to fold, by name; None for all. folds: the definitions. checks: selects the entities
     whose kernel fold Python checks; None for none. misfolded: entities for which the kernel's result differed from
@@ -85,7 +85,7 @@ class Replay:
         counts = dict.fromkeys(postponed, 0)
         for name in counts:
             self._forget(name)
-        self._replay_in_order(start, end, counts, observed=observed_until is not None)
+        self._fold_in_order(start, end, counts, observed=observed_until is not None)
         for some in _groups_of_entities(counts):
             self._from_nothing(some, end, observed_until)
 
@@ -105,7 +105,7 @@ class Replay:
         entity.state_hash = hash_state(self.folds.of_entity(entity.name).fold, entity)
         self.layers.put(entity.name, pack(entity))
 
-    def _replay_in_order(self, start: int, end: int, counts: dict[str, int], *, observed: bool) -> None:
+    def _fold_in_order(self, start: int, end: int, counts: dict[str, int], *, observed: bool) -> None:
         registry, wants = self._log.registry, self._wants
         records = iter(self.read_range(start, end))
         while batch := list(islice(records, BATCH_RECORDS)):
