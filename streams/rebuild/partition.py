@@ -25,7 +25,7 @@ from refold.streams.partitioner import slot_of, slots_of
 from refold.streams.rebuild.plan import RebuildLimits, RebuildPlan
 from refold.streams.rebuild.range_fold import RangeFold
 from refold.streams.rebuild.result import RebuiltPartition
-from refold.streams.snapshots.closed_entities import Instead
+from refold.streams.snapshots.closed_entities import DamageFallback
 from refold.streams.snapshots.hashing import RunningHashes
 from refold.streams.snapshots.layers import Layers
 from refold.streams.snapshots.manifest import Epoch, Manifest
@@ -98,19 +98,19 @@ class StartingEpoch:
     def _read(self, manifest: Manifest) -> UncheckedEpoch:
         """Read the epoch, or only the slots that can hold the wanted entities, if these are few."""
         log, limits, store = self._log, self._limits, self._store
-        instead = cold_entities_from_log(log, manifest, self._folds, store, self.fallbacks)
+        fallback = cold_entities_from_log(log, manifest, self._folds, store, self.fallbacks)
         if limits is not None and limits.by_name_alone:
             every = slots_of(self.partition, log.partitions)
             slots = {slot for slot in map(slot_of, limits.entities or ()) if slot in every}
             if len(slots) * FEW <= len(every):
-                layers = read_slots(log.snapshots, manifest, log.partitions, store, slots, instead)
+                layers = read_slots(log.snapshots, manifest, log.partitions, store, slots, fallback)
                 return UncheckedEpoch(layers, lambda: None)
-        return begin_epoch(log.snapshots, manifest, log.partitions, store, self._hashes, instead)
+        return begin_epoch(log.snapshots, manifest, log.partitions, store, self._hashes, fallback)
 
 
 def cold_entities_from_log(
     log: LogReader, manifest: Manifest, folds: Folds, store: ChunkStore, fallbacks: list[str]
-) -> Instead:  # fmt: skip
+) -> DamageFallback:  # fmt: skip
     """Return a fallback for an epoch's closed entities.
 
     Args:

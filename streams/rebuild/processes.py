@@ -163,8 +163,8 @@ class _Child(JobProcess):
         if epoch is not None:
             manifest = self._log.snapshots.manifest(epoch)
             folds = Folds(self._log.registry, self._cut.schemas)
-            instead = cold_entities_from_log(self._log, manifest, folds, self._store, figures["fallbacks"])
-            cold = closed_in(self._log.snapshots, manifest, instead, open_chunks=self._store.open_chunks)
+            fallback = cold_entities_from_log(self._log, manifest, folds, self._store, figures["fallbacks"])
+            cold = closed_in(self._log.snapshots, manifest, fallback, open_chunks=self._store.open_chunks)
         layers = Layers(self._store, cold)
         read_entities(self._entities, figures["start"], figures["end"], layers)
         return RebuiltPartition(

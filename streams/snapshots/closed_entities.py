@@ -103,32 +103,32 @@ class Entities(Protocol):
         """Yield (entity, encoded) for all entities, each once."""
 
 
-Instead = Callable[[CorruptionError], Entities]
-"""Folds an epoch's entities of the closing types again, from the log."""
+DamageFallback = Callable[[CorruptionError], Entities]
+"""Called with the damage of an epoch's closed entities; folds them again, from the log."""
 
 
 class ColdEntities:
     """The closed entities of an epoch, looked up in their spans.
 
-    If a record there is damaged they are all read from `instead` from then on, or the error is raised. That source may
+    If a record there is damaged they are all read from `fallback` from then on, or the error is raised. That source may
     have more entities: open ones are above them anyway.
     """
 
     def __init__(
-        self, reader: EpochReader, manifest: Manifest, instead: Instead | None, open_chunks: int
+        self, reader: EpochReader, manifest: Manifest, fallback: DamageFallback | None, open_chunks: int
     ) -> None:  # fmt: skip
         partition = manifest.epoch.partition
         cache = ChunkCache(open_chunks)
         self._index = [SortedSpan(reader, partition, span, cache) for span in manifest.index]
         self._cold = [(each, SortedSpan(reader, partition, each.span, cache)) for each in manifest.cold]
-        self._instead = instead
+        self._fallback = fallback
         self._made: Entities | None = None
 
     def _make(self, error: CorruptionError) -> Entities:
         if self._made is None:
-            if self._instead is None:
+            if self._fallback is None:
                 raise error
-            self._made = self._instead(error)
+            self._made = self._fallback(error)
         return self._made
 
     def hashes(self, place: int) -> dict[bytes, bytes]:
@@ -212,20 +212,20 @@ class ColdEntities:
 
 
 def closed_in(
-    reader: EpochReader, manifest: Manifest, instead: Instead | None = None, *, open_chunks: int
+    reader: EpochReader, manifest: Manifest, fallback: DamageFallback | None = None, *, open_chunks: int
 ) -> ColdEntities | None:
     """Return the closed entities of an epoch.
 
     Args:
         reader: Reads the epoch's records.
         manifest: Its manifest.
-        instead: Replaces entities whose definition changed; None for none.
+        fallback: Called if their records are damaged; None: the damage is raised.
         open_chunks: How many of their chunks are in memory at most.
 
     Returns:
         None if the epoch has no closed entities.
     """
-    return ColdEntities(reader, manifest, instead, open_chunks) if manifest.cold else None
+    return ColdEntities(reader, manifest, fallback, open_chunks) if manifest.cold else None
 
 
 def bucket_records(digests: Digests, slots: range) -> Iterator[bytes]:

@@ -26,7 +26,7 @@ from refold.avro.errors import CorruptionError
 from refold.streams.checksum import unsealed
 from refold.streams.digest import Digests
 from refold.streams.partitioner import BUCKETS, slots_of
-from refold.streams.snapshots.closed_entities import BUCKET_SLOTS, Instead, closed_in, take_buckets
+from refold.streams.snapshots.closed_entities import BUCKET_SLOTS, DamageFallback, closed_in, take_buckets
 from refold.streams.snapshots.hashing import RunningHashes
 from refold.streams.snapshots.layers import Layers
 from refold.streams.snapshots.manifest import Manifest, OffsetSpan
@@ -78,25 +78,25 @@ class UncheckedEpoch(NamedTuple):
 
 
 def read_epoch(
-    reader: EpochReader, manifest: Manifest, partitions: int, store: ChunkStore, instead: Instead | None = None
+    reader: EpochReader, manifest: Manifest, partitions: int, store: ChunkStore, fallback: DamageFallback | None = None
 ) -> Layers:
     """The entities of an epoch, checked against its manifest.
 
     Args:
-        instead: See closed_entities.py.
+        fallback: See closed_entities.py.
     """
     with RunningHashes() as hashes:
-        layers, check = begin_epoch(reader, manifest, partitions, store, hashes, instead)
+        layers, check = begin_epoch(reader, manifest, partitions, store, hashes, fallback)
         check()
     return layers
 
 
 def begin_epoch(
     reader: EpochReader, manifest: Manifest, partitions: int, store: ChunkStore, hashes: RunningHashes,
-    instead: Instead | None = None,
+    fallback: DamageFallback | None = None,
 ) -> UncheckedEpoch:  # fmt: skip
     """`read_epoch` without the check: until `check`, its spans are hashed in the background."""
-    layers, check_spans = _begin_ranges(reader, manifest, partitions, store, hashes, instead)
+    layers, check_spans = _begin_ranges(reader, manifest, partitions, store, hashes, fallback)
 
     def check() -> None:
         check_spans()
@@ -115,10 +115,10 @@ def read_ranges(reader: EpochReader, manifest: Manifest, partitions: int, store:
 
 def _begin_ranges(
     reader: EpochReader, manifest: Manifest, partitions: int, store: ChunkStore, hashes: RunningHashes,
-    instead: Instead | None = None,
+    fallback: DamageFallback | None = None,
 ) -> UncheckedEpoch:  # fmt: skip
     partition = manifest.epoch.partition
-    layers = Layers(store, closed_in(reader, manifest, instead, open_chunks=store.open_chunks))
+    layers = Layers(store, closed_in(reader, manifest, fallback, open_chunks=store.open_chunks))
     spans = _Spans(reader, partition, hashes)
     if manifest.buckets:
         digests = Digests()
@@ -152,16 +152,16 @@ def check_slots(digests: Digests, manifest: Manifest, partitions: int, slots: Co
 
 def read_slots(
     reader: EpochReader, manifest: Manifest, partitions: int, store: ChunkStore, slots: Collection[int],
-    instead: Instead | None = None,
+    fallback: DamageFallback | None = None,
 ) -> Layers:  # fmt: skip
     """The entities of some of the partition's slots, checked against the manifest.
 
     Args:
-        instead: See closed_entities.py.
+        fallback: See closed_entities.py.
     """
     partition = manifest.epoch.partition
     every = slots_of(partition, partitions)
-    layers = Layers(store, closed_in(reader, manifest, instead, open_chunks=store.open_chunks))
+    layers = Layers(store, closed_in(reader, manifest, fallback, open_chunks=store.open_chunks))
     layers.set_digests(_buckets(reader, manifest, every, slots))
     for span in reversed(manifest.ranges):
         chunks = SortedSpan(reader, partition, span, ChunkCache())

@@ -44,7 +44,7 @@ def compare(place: str, name: str, packed: bytes, expected: bytes) -> Iterator[M
         place: What is compared, for the report.
         name: The entity.
         packed: The stored state.
-        expected: the state that the fold from nothing made.
+        expected: The state that the fold from nothing made.
     """
     try:
         found, should = unpack(name, packed), unpack(name, expected)

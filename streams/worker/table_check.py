@@ -1,4 +1,4 @@
-"""Compare one partition's table with a full fold of the log while the fold continues; a worker does this for `refold verify`.
+"""Compare one partition's table with a full fold while the fold continues; a worker does this for `refold verify`.
 
 1. Open the table a second time, read-only: a snapshot at a point between two commits of the fold.
 2. Compare its indexes with the log's records up to that point (streams/table/check.py).
