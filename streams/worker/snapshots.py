@@ -75,9 +75,9 @@ class Sealing:
         self._taken: dict[int, _FoldedPartition] = {}
         known = log.unreadable
         self._reading = LogReaders(log.clients, TIMEOUT_S, ahead_kb=AHEAD_KB, unreadable=known)
-        self._undecided = LogReaders(log.clients, TIMEOUT_S, committed=False, ahead_kb=AHEAD_KB, unreadable=known)
+        self._uncommitted = LogReaders(log.clients, TIMEOUT_S, committed=False, ahead_kb=AHEAD_KB, unreadable=known)
         self._store = KafkaSnapshotStore(
-            log.clients, log.topics, log.manifests, log.offsets, self._reading, self._undecided, owns=self._owns
+            log.clients, log.topics, log.manifests, log.offsets, self._reading, self._uncommitted, owns=self._owns
         )
         sealer = ProcessSealer(
             self._store, log.log_id, log.partitions, runtime.release_freed_memory, settings=settings
@@ -128,7 +128,7 @@ class Sealing:
         self.stop_soon()
         self._snapshotter.stop()
         self._store.close()
-        self._undecided.close()
+        self._uncommitted.close()
         self._reading.close()
 
     # Called by any thread

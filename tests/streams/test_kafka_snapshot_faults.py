@@ -143,9 +143,9 @@ def test_writer_killed_while_sealing_leaves_no_half_epoch_and_the_next_continues
         watch.receive(text)
     assert writer.end() == 0
     watch.finish()
-    undecided = watch.connection.stored(watch.connection.topics.snapshots, 0, committed=False)
+    uncommitted = watch.connection.stored(watch.connection.topics.snapshots, 0, committed=False)
     decided = watch.connection.stored(watch.connection.topics.snapshots, 0)
-    print(f"{len(watch.seen)} epochs; {len(undecided) - len(decided)} records of {len(undecided)} were never sealed")
+    print(f"{len(watch.seen)} epochs; {len(uncommitted) - len(decided)} records of {len(uncommitted)} were never sealed")
 
 
 def test_fenced_writer_writes_nothing(

@@ -107,13 +107,13 @@ class KafkaSnapshotStore(KafkaSnapshotReader, SnapshotStore):
 
     def __init__(
         self, clients: Clients, topics: Topics, manifests: ManifestMap, offsets: Offsets, reading: LogReaders,
-        undecided: LogReaders, *, owns: Callable[[int], bool] = lambda partition: True,
+        uncommitted: LogReaders, *, owns: Callable[[int], bool] = lambda partition: True,
         transaction_timeout_ms: int = TRANSACTION_TIMEOUT_MS,
     ) -> None:  # fmt: skip
         super().__init__(topics, manifests, offsets, reading)
         self._clients = clients
         self._topics = topics
-        self._undecided = undecided
+        self._uncommitted = uncommitted
         self._owns = owns
         self._transaction_timeout_ms = transaction_timeout_ms
         self._writers: dict[int, PartitionWriter] = {}
@@ -175,7 +175,7 @@ class KafkaSnapshotStore(KafkaSnapshotReader, SnapshotStore):
         writer.send()
         begin, stop = writer.begin, min(end, writer.next)
         yield from super().records(partition, start, begin)
-        yield from _own_records(self._undecided, KafkaPartition(self._topic, partition), max(start, begin), stop)
+        yield from _own_records(self._uncommitted, KafkaPartition(self._topic, partition), max(start, begin), stop)
 
     def stop(self) -> None:
         self._is_stopped = True
@@ -281,8 +281,8 @@ def pin_without_worker(
         epochs: the epochs.
         pinned_at: the time of the pin, in milliseconds; None unpins.
     """
-    undecided = LogReaders(clients, timeout_s, committed=False)
-    store = KafkaSnapshotStore(clients, topics, manifests, offsets, reading, undecided)
+    uncommitted = LogReaders(clients, timeout_s, committed=False)
+    store = KafkaSnapshotStore(clients, topics, manifests, offsets, reading, uncommitted)
     try:
         for partition in sorted({epoch.partition for epoch in epochs}):
             store.take(partition)
@@ -296,7 +296,7 @@ def pin_without_worker(
                 store.pin(Pin(epoch, pinned_at))
     finally:
         store.close()
-        undecided.close()
+        uncommitted.close()
 
 
 def is_snapshot(raw: RawRecord) -> bool:

@@ -97,7 +97,7 @@ def contents(
 
 
 def all_ends(log: KafkaLog, *, committed: bool = False) -> dict[KafkaPartition, int]:
-    """The ends of every partition of every topic, including undecided records unless `committed`."""
+    """The ends of every partition of every topic, including uncommitted records unless `committed`."""
     admin = log.clients.admin()
     topics = admin.list_topics(timeout=30).topics
     mine = [name for name in topics if name.startswith(f"{log.topics.prefix}.")]

@@ -56,11 +56,11 @@ class Sealing:
         settings: SnapshotSettings = DEFAULT_SETTINGS,
     ) -> None:  # fmt: skip
         self._log = log
-        self._undecided = LogReaders(log.clients, TIMEOUT_S, committed=False)
+        self._uncommitted = LogReaders(log.clients, TIMEOUT_S, committed=False)
         manifests = ManifestMap(
             log.topics.manifests, log.partitions, log.offsets, log.reading, time.monotonic, ForeignRecords()
         )
-        self.store = made(log.clients, log.topics, manifests, log.offsets, log.reading, self._undecided)
+        self.store = made(log.clients, log.topics, manifests, log.offsets, log.reading, self._uncommitted)
         self._sealer = Sealer(self.store, log.log_id, log.partitions, settings=settings)
 
     def seal(self, made: type[ReplayedTable] = ReplayedTable) -> Sequence[Epoch]:
@@ -73,7 +73,7 @@ class Sealing:
 
     def __exit__(self, *_: object) -> None:
         self.store.close()
-        self._undecided.close()
+        self._uncommitted.close()
 
 
 class Flipping(KafkaSnapshotStore):

@@ -49,7 +49,7 @@ class Connection:
         self._partitions = partitions
         self._offsets = Offsets(self._clients.admin(), TIMEOUT_S)
         self._reading = LogReaders(self._clients, TIMEOUT_S)
-        self._undecided = LogReaders(self._clients, TIMEOUT_S, committed=False)
+        self._uncommitted = LogReaders(self._clients, TIMEOUT_S, committed=False)
         self._stores: list[KafkaSnapshotStore] = []
 
     def store(
@@ -58,7 +58,7 @@ class Connection:
     ) -> KafkaSnapshotStore:  # fmt: skip
         """Return a store that writes, as another process would."""
         found = made(
-            self._clients, self.topics, self._map(), self._offsets, self._reading, self._undecided, owns=owns,
+            self._clients, self.topics, self._map(), self._offsets, self._reading, self._uncommitted, owns=owns,
             transaction_timeout_ms=transaction_timeout_ms,
         )  # fmt: skip
         found.refresh()
@@ -86,7 +86,7 @@ class Connection:
         """
         place = KafkaPartition(topic, partition)
         end = self._offsets.ends([place], committed=committed)[place]
-        reading = self._reading if committed else self._undecided
+        reading = self._reading if committed else self._uncommitted
         return {each.offset: (each.key, each.value) for each in reading.records(place, 0, end)}
 
     def write(self, topic: str, partition: int, key: bytes, value: bytes | None) -> None:
@@ -101,7 +101,7 @@ class Connection:
     def __exit__(self, *_: object) -> None:
         for store in self._stores:
             store.close()
-        for reading in (self._undecided, self._reading):
+        for reading in (self._uncommitted, self._reading):
             reading.close()
 
     def _map(self) -> ManifestMap:
