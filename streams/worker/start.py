@@ -7,8 +7,8 @@ open.
 2. Wait until the last stable offsets of `.changes` and `.deadletters` are their ends. Everything that another process
    produced is committed or aborted by then, and its later writes are refused (emission.py).
 3. Search back from those ends, in doubling ranges, for the last committed record of a worker; the end may consist of
-   markers, aborted records and foreign records. Its headers have the emitted point.
-4. The emitted point is the greatest of the committed point and those two: committed offsets expire.
+   markers, aborted records and foreign records.
+4. These make the emitted point (`emitted_point` of streams/log/kafka/fold_position.py).
 5. Open the table. A lost table is rebuilt at that point, by the code of a rebuild: the nearest snapshot and the records
    after it (streams/table/recovery.py); its indexes are filled in the background. A table that does not match the
    current rulings is also rebuilt, and again if a ruling is recorded meanwhile.
@@ -40,10 +40,9 @@ from refold.streams.log.kafka.committed import CommittedOffsets
 from refold.streams.log.kafka.deadletters import is_verdict
 from refold.streams.log.kafka.faults import error_of, is_denied, storage_error
 from refold.streams.log.kafka.fold_position import (
-    BEGIN,
     PartitionPoint,
     committed_point_of,
-    emitted_point_of,
+    emitted_point,
     is_emitted,
 )
 from refold.streams.log.kafka.log import KafkaLog
@@ -191,7 +190,7 @@ class Starter:
             if is_cancelled():
                 raise Cancelled
 
-        at, deadletters = self.emitted(partition, check_cancelled)
+        at, deadletters = self.read_emitted_point(partition, check_cancelled)
         self.refresh_and_activate()
         table = self.open(partition, check_cancelled)
         try:
@@ -203,18 +202,15 @@ class Starter:
             raise
         return table
 
-    def emitted(self, partition: int, check_cancelled: Callable[[], None]) -> tuple[PartitionPoint, int]:
+    def read_emitted_point(self, partition: int, check_cancelled: Callable[[], None]) -> tuple[PartitionPoint, int]:
         """Steps 1 to 4: return the emitted point, and the next offset of `.deadletters`."""
-        found = [self.committed(partition, check_cancelled) or BEGIN]
+        committed = self.committed(partition, check_cancelled)
         places = [KafkaPartition(self._topics.changes, partition), KafkaPartition(self._topics.deadletters, partition)]
         self._await_stable(places, check_cancelled)
         ends = self._offsets.ends(places)
         change = self._reading.last(places[0], ends[places[0]], is_emitted)
         letter = self._reading.last(places[1], ends[places[1]], is_verdict)
-        for raw in (change, letter):
-            if raw is not None and (point := emitted_point_of(raw)) is not None:
-                found.append(point)
-        return max(found), 0 if letter is None else letter.offset + 1
+        return emitted_point(committed, (change, letter)), 0 if letter is None else letter.offset + 1
 
     def committed(self, partition: int, check_cancelled: Callable[[], None]) -> PartitionPoint | None:
         """Return the point at the group's committed offset."""

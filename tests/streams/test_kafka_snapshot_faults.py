@@ -145,7 +145,8 @@ def test_writer_killed_while_sealing_leaves_no_half_epoch_and_the_next_continues
     watch.finish()
     uncommitted = watch.connection.stored(watch.connection.topics.snapshots, 0, committed=False)
     decided = watch.connection.stored(watch.connection.topics.snapshots, 0)
-    print(f"{len(watch.seen)} epochs; {len(uncommitted) - len(decided)} records of {len(uncommitted)} were never sealed")
+    unsealed = len(uncommitted) - len(decided)
+    print(f"{len(watch.seen)} epochs; {unsealed} records of {len(uncommitted)} were never sealed")
 
 
 def test_fenced_writer_writes_nothing(

@@ -15,13 +15,14 @@ commit is one transaction, and the point at its end is stored three times:
    binary search, and the last record has the emitted offset.
 3. in the worker's table, in the write that follows the commit (streams/worker/pending_commit.py).
 
-A client finds the emitted point of each partition:
+The emitted point of a partition is the point of its last commit. Committed offsets expire, so it is the greatest of
+three (`emitted_point`): the point at the committed offset, and those of the last record of a worker in `.changes` and in
+`.deadletters`. A client reads them so; a worker that starts waits otherwise (streams/worker/start.py):
 
 1. Read the point at the group's committed offset.
 2. Wait until no transaction is open below the present ends of `.changes` and `.deadletters`: a worker commits its
    changes with the offset, but they become visible a moment later.
-3. If committed offsets expired or may not be read, the last record of a worker in either topic has the emitted point:
-   the greatest of the three counts.
+3. Read the last record of a worker in either topic.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from __future__ import annotations
 import re
 import struct
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from refold.avro.errors import StorageError
@@ -109,28 +110,50 @@ def is_emitted(raw: RawRecord) -> bool:
     return emitted_point_of(raw) is not None
 
 
+def emitted_point(committed: PartitionPoint | None, last_records: Iterable[RawRecord | None]) -> PartitionPoint:
+    """The emitted point of a partition.
+
+    Args:
+        committed: The point at the group's committed offset; None if there is none.
+        last_records: The last record of a worker in `.changes` and in `.deadletters`; None where there is none.
+
+    Returns:
+        The greatest of these points; BEGIN if nothing was emitted.
+    """
+    points = [None if raw is None else emitted_point_of(raw) for raw in last_records]
+    return max(committed or BEGIN, *(each for each in points if each is not None), BEGIN)
+
+
 POLL_S = 0.02
 BUSY_POLL_S = 0.1
 
 
-def emitted(
+def read_emitted_points(
     topics: Topics, committed: Sequence[tuple[int, str]], offsets: Offsets, reading: LogReaders, timeout_s: float
 ) -> dict[int, PartitionPoint]:
-    """The emitted point of each partition.
+    """Read the emitted point of each partition.
 
     Args:
-        committed: The result of step 1, just read.
+        topics: The log's topics.
+        committed: The result of step 1, just read: (offset, metadata) of each partition.
+        offsets: Asks for ends.
+        reading: Reads committed records.
+        timeout_s: How long step 2 may take, in seconds.
+
+    Returns:
+        Partition to point.
+
+    Raises:
+        StorageError: A transaction stays open, or no broker answers.
     """
-    found = [committed_point_of(*each) or BEGIN for each in committed]
-    places = [
-        KafkaPartition(topic, each) for topic in (topics.changes, topics.deadletters) for each in range(len(found))
-    ]
-    for place, end in _stable_ends(places, offsets, timeout_s).items():
-        last = reading.last(place, end, is_emitted)
-        point = None if last is None else emitted_point_of(last)
-        if point is not None:
-            found[place.partition] = max(found[place.partition], point)
-    return dict(enumerate(found))
+    both = (topics.changes, topics.deadletters)
+    places = [KafkaPartition(topic, each) for topic in both for each in range(len(committed))]
+    ends = _stable_ends(places, offsets, timeout_s)
+    last = {place: reading.last(place, ends[place], is_emitted) for place in places}
+    return {
+        partition: emitted_point(committed_point_of(*each), [last[KafkaPartition(topic, partition)] for topic in both])
+        for partition, each in enumerate(committed)
+    }
 
 
 def stable_points(

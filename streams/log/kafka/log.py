@@ -30,7 +30,13 @@ from refold.streams.log.kafka.damaged import UnreadableBatches, set_aside_in
 from refold.streams.log.kafka.deadletters import DecidedOffsets
 from refold.streams.log.kafka.entity_reader import EntityReader
 from refold.streams.log.kafka.faults import closed_error
-from refold.streams.log.kafka.fold_position import PartitionPoint, emitted, emitted_point_of, is_emitted, stable_points
+from refold.streams.log.kafka.fold_position import (
+    PartitionPoint,
+    emitted_point_of,
+    is_emitted,
+    read_emitted_points,
+    stable_points,
+)
 from refold.streams.log.kafka.foreign_records import ForeignRecords
 from refold.streams.log.kafka.lookups import IdMatches, TableClient, WorkerCommands
 from refold.streams.log.kafka.manifests import ManifestMap, Markers
@@ -365,7 +371,7 @@ class KafkaLog(LogPort):
 
     def _emitted(self) -> dict[int, PartitionPoint]:
         committed = self._decided.ask_committed()
-        return emitted(self.topics, committed, self.offsets, self.reading, self._timeout_s)
+        return read_emitted_points(self.topics, committed, self.offsets, self.reading, self._timeout_s)
 
     def folded(self) -> dict[int, FoldPosition]:
         return {each: FoldPosition(at.offset, at.schemas) for each, at in (self._folded or self._emitted()).items()}
