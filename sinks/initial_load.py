@@ -30,7 +30,7 @@ from refold.streams.rebuild.rebuild import rebuild
 from refold.streams.rebuild.result import Rebuilt
 from refold.streams.table.folds import Folds, TypeFold
 
-AT_ONCE = 500
+BATCH_ENTITIES = 500
 
 
 class RecomputedEntity:
@@ -79,7 +79,7 @@ def recomputed(log: LogReader, folds: Folds, names: Iterable[str], cut: Cut) -> 
         cut: The cut.
     """
     waiting = iter(sorted(names, key=log.partition_of))
-    while some := list(islice(waiting, AT_ONCE)):
+    while some := list(islice(waiting, BATCH_ENTITIES)):
         by_partition: dict[int, list[str]] = {}
         for name in some:
             by_partition.setdefault(log.partition_of(name), []).append(name)
@@ -93,7 +93,7 @@ def recomputed(log: LogReader, folds: Folds, names: Iterable[str], cut: Cut) -> 
                 yield RecomputedEntity(log, folds.of_entity(name), name, each)
 
 
-TIMED_AT_ONCE = 50_000
+TIMED_BATCH_ENTITIES = 50_000
 
 
 def definitions_at(registry: Registry, schemas: int) -> dict[str, TypeDefinition]:
@@ -140,7 +140,7 @@ class _Loading:
     def entities(self) -> Iterator[EntityState]:
         """Each entity with the time of its latest observation; times are looked up for many entities at once."""
         stored = self._rebuilt.rows()
-        while some := [unpack(*each) for each in islice(stored, TIMED_AT_ONCE)]:
+        while some := [unpack(*each) for each in islice(stored, TIMED_BATCH_ENTITIES)]:
             times = self._times(some)
             for entity in some:
                 type_fold, partition = self._folds.of_entity(entity.name), self._log.partition_of(entity.name)
@@ -170,7 +170,7 @@ class _Loading:
         for partition in self._cut.offsets if self._types is None else ():
             yield from self._changed(partition, again)
         names = (name for name, _ in self._rebuilt.rows() if type_of(name) in again)
-        while some := list(islice(names, AT_ONCE)) if again else []:
+        while some := list(islice(names, BATCH_ENTITIES)) if again else []:
             for each in recomputed(self._log, self._folds, some, self._cut):
                 yield from each.history(self._shown_of(each.type), 0)
 
@@ -197,7 +197,7 @@ class _Loading:
                 yield from change_history(self._shown_of(type_name), change, partition, end)
                 continue
             inexact.setdefault(change.entity, set()).update(step.version for step in change.steps)
-            if len(inexact) == AT_ONCE:
+            if len(inexact) == BATCH_ENTITIES:
                 yield from self._steps(inexact)
                 inexact.clear()
         yield from self._steps(inexact)

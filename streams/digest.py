@@ -17,7 +17,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from refold.streams.partitioner import BUCKETS, SLOTS, place_of
 
 DOMAIN = b"refold-root/1"
-EMPTY = bytes(32)
+DIGEST_BYTES = 32
+EMPTY = bytes(DIGEST_BYTES)
 _EMPTY_SLOT = EMPTY * BUCKETS
 _LENGTH = struct.Struct(">I")
 
@@ -51,18 +52,18 @@ class Digests:
 
     def set(self, place: int, digest: bytes) -> None:
         """Set the digest of a place (slot * 256 + bucket)."""
-        slot, at = place >> 8, (place & 0xFF) * 32
+        slot, at = place >> 8, (place & 0xFF) * DIGEST_BYTES
         self._slots.pop(slot, None)
         buckets = self._buckets.get(slot)
         if buckets is None:
             buckets = self._buckets[slot] = bytearray(_EMPTY_SLOT)
-        buckets[at : at + 32] = digest
+        buckets[at : at + DIGEST_BYTES] = digest
 
     def bucket(self, place: int) -> bytes:
         """The digest of a place."""
         buckets = self._buckets.get(place >> 8)
-        at = (place & 0xFF) * 32
-        return EMPTY if buckets is None else bytes(buckets[at : at + 32])
+        at = (place & 0xFF) * DIGEST_BYTES
+        return EMPTY if buckets is None else bytes(buckets[at : at + DIGEST_BYTES])
 
     def each_bucket(self, slot: int) -> list[bytes]:
         """The digests of all buckets of a slot."""
@@ -70,7 +71,7 @@ class Digests:
         if buckets is None:
             return [EMPTY] * BUCKETS
         whole = bytes(buckets)
-        return [whole[at : at + 32] for at in range(0, 32 * BUCKETS, 32)]
+        return [whole[at : at + DIGEST_BYTES] for at in range(0, DIGEST_BYTES * BUCKETS, DIGEST_BYTES)]
 
     def buckets(self, slot: int) -> bytes:
         """The concatenated digests of all buckets of a slot; empty if all are empty."""

@@ -97,7 +97,7 @@ def moments(fold: Fold, entity: str, observed: Sequence[RecordedObservation]) ->
         yield VersionChanges(each, state.version, mutations)
 
 
-AT_ONCE = 2_000
+BATCH_ENTITIES = 2_000
 
 
 def rows_between(log: LogReader, entity: str, after: Cut | None, last: Cut, *, python: bool) -> list[Row]:
@@ -158,7 +158,7 @@ def difference(log: LogReader, a: Cut, b: Cut, entity: str | None, *, python: bo
         return _of_entity(log, folds, a, b, entity, observed_below(log, entity, further), python)
     names = iter(sorted(_candidates(log, a, b)))
     found: list[Row] = []
-    while some := list(islice(names, AT_ONCE)):
+    while some := list(islice(names, BATCH_ENTITIES)):
         observed = _observed(log, a, b, some)
         for name in some:
             with suppress(UnknownEntity):  # its records were observed after both points' times

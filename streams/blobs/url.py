@@ -74,7 +74,7 @@ def _shown(given: str) -> str:
     return re.sub(r"//[^/@]*@", "//...@", given.partition("?")[0])[:200]
 
 
-BESIDE, KEPT = "blobs", "BLOBS"
+STORE_FOLDER, URL_FILE = "blobs", "BLOBS"
 
 
 def store_of_log(path: Path, asked: str | None, *, make: bool) -> ContentStore:
@@ -90,20 +90,20 @@ def store_of_log(path: Path, asked: str | None, *, make: bool) -> ContentStore:
     """
     asked = None if asked is None else store_url(asked)
     try:
-        kept: str | None = read_bounded(path / KEPT).decode().strip()
+        kept: str | None = read_bounded(path / URL_FILE).decode().strip()
     except FileNotFoundError:
         kept = None
     except (OSError, UnicodeDecodeError) as error:
-        raise StorageError(f"{path / KEPT}: the URL of the log's contents cannot be read: {error}") from error
+        raise StorageError(f"{path / URL_FILE}: the URL of the log's contents cannot be read: {error}") from error
     if kept is not None and asked in (None, store_url(kept)):
         return open_store(store_url(kept))
     if asked is None:
-        return BlobFolder(path / BESIDE)
-    if kept is not None or next((path / BESIDE).glob("*/*"), None) is not None:
-        where = kept or str(path / BESIDE)
+        return BlobFolder(path / STORE_FOLDER)
+    if kept is not None or next((path / STORE_FOLDER).glob("*/*"), None) is not None:
+        where = kept or str(path / STORE_FOLDER)
         raise InputError(
             f"{path}: this log's contents are in {where}; leave out ?blobs=, or copy them (refold blobs --copy-to) and "
-            f"write the new URL into {path / KEPT}"
+            f"write the new URL into {path / URL_FILE}"
         )
     if make:
         _keep(path, asked)
@@ -112,6 +112,6 @@ def store_of_log(path: Path, asked: str | None, *, make: bool) -> ContentStore:
 
 def _keep(path: Path, url: str) -> None:
     try:
-        replace_file(path / KEPT, f"{url}\n")
+        replace_file(path / URL_FILE, f"{url}\n")
     except OSError as error:
-        raise StorageError(f"{path / KEPT}: cannot be written: {error.strerror}") from error
+        raise StorageError(f"{path / URL_FILE}: cannot be written: {error.strerror}") from error

@@ -23,7 +23,7 @@ from refold.streams.exchange.contents import exported_blobs
 from refold.streams.exchange.files import DEFINITION
 from refold.streams.log.port import LogReader, Record, firsts
 
-AT_ONCE = 500
+BATCH_RECORDS = 500
 
 
 class RunningExport:
@@ -66,7 +66,7 @@ class RunningExport:
         rest = self._log.read(partition, 0, end)
         if not self._log.is_indexed:
             rest = firsts(rest)
-        while some := list(islice(rest, AT_ONCE)):
+        while some := list(islice(rest, BATCH_RECORDS)):
             progress(len(some))
             yield from compress(some, self._log.are_first(some)) if self._log.is_indexed else some
 

@@ -33,8 +33,8 @@ from refold.streams.snapshots.read import UncheckedEpoch, begin_epoch, read_slot
 from refold.streams.snapshots.spill import ChunkStore
 from refold.streams.table.folds import Folds
 
-# If fewer than one in so many of an epoch's slots are needed, they are looked up; otherwise the whole epoch is read.
-FEW = 8
+# If at most one in so many of an epoch's slots are needed, they are looked up; otherwise the whole epoch is read.
+SLOTS_PER_LOOKUP = 8
 
 Progress = Callable[[int, int], None]
 """Called with the number of further records read, and the present estimate of the total."""
@@ -102,7 +102,7 @@ class StartingEpoch:
         if limits is not None and limits.by_name_alone:
             every = slots_of(self.partition, log.partitions)
             slots = {slot for slot in map(slot_of, limits.entities or ()) if slot in every}
-            if len(slots) * FEW <= len(every):
+            if len(slots) * SLOTS_PER_LOOKUP <= len(every):
                 layers = read_slots(log.snapshots, manifest, log.partitions, store, slots, fallback)
                 return UncheckedEpoch(layers, lambda: None)
         return begin_epoch(log.snapshots, manifest, log.partitions, store, self._hashes, fallback)

@@ -3,7 +3,8 @@
 1. Each range of a snapshot becomes one layer, the latest first and the base last: a group whose entities are all above
    it already is never read again.
 2. Entities that are folded after it are put above them; a large number of them becomes a separate layer (its chunks may
-   be written to disk), and MERGED such layers of one size become one, so a view of any size takes bounded memory.
+   be written to disk), and LAYERS_TO_MERGE such layers of one size become one, so a view of any size takes bounded
+   memory.
 3. For each place it is known which chunks hold a valid part of it; a lookup asks the latest first.
 4. Below all are the closed entities of the epoch, which are read from their spans when they are needed.
 """
@@ -24,9 +25,9 @@ from refold.streams.snapshots.spans import Read
 from refold.streams.snapshots.spill import ChunkPlace, ChunkStore
 
 PUT_BYTES = 64 << 20
-MERGED = 8
+LAYERS_TO_MERGE = 8
 # Up to so many of a slot's buckets get their digests one by one; more are cheaper together.
-FEW = 16
+SINGLE_BUCKETS_MAX = 16
 _GROUP_BITS = 24
 _GROUP_MASK = (1 << _GROUP_BITS) - 1
 
@@ -140,11 +141,13 @@ class Layers:
         return [self._take(Chunk(data, "a view", checked=True)) for data in self.chunks(pieces)]
 
     def _merge(self) -> None:
-        """Merge the last MERGED layers of one level into one of the next."""
-        while len(self._spilled) >= MERGED and len({level for level, _ in self._spilled[-MERGED:]}) == 1:
+        """Merge the last LAYERS_TO_MERGE layers of one level into one of the next."""
+        while (
+            len(self._spilled) >= LAYERS_TO_MERGE and len({level for level, _ in self._spilled[-LAYERS_TO_MERGE:]}) == 1
+        ):
             level = self._spilled[-1][0]
-            old = {number for _, numbers in self._spilled[-MERGED:] for number in numbers}
-            del self._spilled[-MERGED:]
+            old = {number for _, numbers in self._spilled[-LAYERS_TO_MERGE:] for number in numbers}
+            del self._spilled[-LAYERS_TO_MERGE:]
             merged: dict[int, list[int]] = {}
             for place in list(self._newest):
                 above = [ref for ref in self._refs(place) if ref >> _GROUP_BITS in old]  # they are its newest
@@ -297,7 +300,7 @@ class Layers:
         unhashed, digest_of, digests = self._unhashed, hashlib.sha256, self.digests
         for slot, each in groupby(sorted(unhashed), lambda place: place >> 8):  # in the order of their chunks
             places = list(each)
-            if len(places) <= FEW:
+            if len(places) <= SINGLE_BUCKETS_MAX:
                 for place in places:
                     digests.set(place, digest_of(self._preimage(place, unhashed[place])).digest())
                 continue

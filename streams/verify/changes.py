@@ -35,7 +35,7 @@ from refold.streams.table.folds import TypeFold
 from refold.streams.verify.confirmed_changes import BEGIN, ChangeConfirmer, ConfirmedChange, Firsts, Reached
 from refold.streams.verify.stored_records import StoredRecords, in_batches
 
-AT_ONCE = 1000
+BATCH_RECORDS = 1000
 
 
 def check_changes(log: LogReader, partition: int, end: int, firsts: Firsts, hashes: Mapping[str, bytes] | None,
@@ -50,7 +50,7 @@ def check_changes(log: LogReader, partition: int, end: int, firsts: Firsts, hash
     chains = _Chains(log, partition, end, firsts, records.at)
     confirmer = ChangeConfirmer(log.registry, firsts, records, checks)
     try:
-        for some in in_batches(log.read_changes(partition, 0), AT_ONCE):
+        for some in in_batches(log.read_changes(partition, 0), BATCH_RECORDS):
             confirmer.begin([] if chains.has_exceptions else some)
             for record in some:
                 confirmed = confirmer.next(chains.reached)

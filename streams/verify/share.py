@@ -32,7 +32,7 @@ from refold.streams.verify.snapshots import check_epochs
 from refold.streams.verify.stored_records import RecordSpool, StoredRecords, in_batches
 from refold.streams.verify.table import check_table
 
-AT_ONCE = 1000
+BATCH_RECORDS = 1000
 # The observations that Python checks, by up to four checks, if there is a native kernel (table/confirming.py).
 REMEMBERED_MAX = 5 * CHECKED_RECORDS
 
@@ -193,7 +193,7 @@ def check_records(
     expected, last = 0, 0
     known: set[bytes] = set()
     confirmer = RecordConfirmer(log.registry, log.partitions, checks)
-    for some in in_batches(records, AT_ONCE):
+    for some in in_batches(records, BATCH_RECORDS):
         confirmation = confirmer.confirm(some, with_rows=indexes is not None and indexes.rows is not None)
         if indexes is not None:
             yield from indexes.check(some, confirmation)

@@ -35,7 +35,7 @@ Items = list[dict[str, Any]]
 POLL_S = 0.02
 FLUSH_S = 10.0
 RECOVER_S = 3_600.0
-GONE_S = 2.0
+OWNER_ABSENT_S = 2.0
 NUMBER_END = 2**63
 
 
@@ -141,7 +141,7 @@ class Operations:
                 return {"partition": partition, "source": table.made_from}
             if self._service.owns(partition):
                 had_at = now
-            elif now - had_at > GONE_S:
+            elif now - had_at > OWNER_ABSENT_S:
                 raise StorageError(f"partition {partition} went to another worker while its table was rebuilt; "
                                    "that worker has its own table: verify again")  # fmt: skip
             time.sleep(POLL_S)

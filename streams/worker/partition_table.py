@@ -42,7 +42,7 @@ from refold.streams.worker.pending_commit import Overlay, StoredPosition, read_s
 
 LOCK_WAIT_S = 0.1
 FILL_AGAIN_S = 2.0
-GONE = (
+LOST_RECORDS_REMEDY = (
     "records that were acknowledged are gone from the log. Restore the brokers' data; or go on with what is left in a "
     "new log: `refold export` this one, and `refold import` it under another prefix"
 )
@@ -275,7 +275,7 @@ def stored_position_of(
     if stored.at.offset > end:
         raise InputError(
             f"{database.path}: the table is folded to offset {stored.at.offset} of partition {partition}, but the log "
-            f"ends at {end}: {GONE}"
+            f"ends at {end}: {LOST_RECORDS_REMEDY}"
         )
     if stored.fold_version != FOLD_VERSION:
         _log.warning("%s: folded by fold version %d; made again by %d", database.path, stored.fold_version,

@@ -55,7 +55,7 @@ from refold.streams.rocks.batch import WriteSet
 from refold.streams.rocks.families import Memory
 from refold.streams.table.recovery import recover
 from refold.streams.worker.advance import follow, require_folded, store_deadletters_offset
-from refold.streams.worker.partition_table import GONE, PartitionTable, open_database, stored_position_of
+from refold.streams.worker.partition_table import LOST_RECORDS_REMEDY, PartitionTable, open_database, stored_position_of
 from refold.streams.worker.pending_commit import StoredPosition
 
 
@@ -320,7 +320,7 @@ class Starter:
             raise InputError(
                 f"{path}: the table has the observation {observation_id.hex()} at offset {offset} of partition "
                 f"{partition}, and the log has {'none' if found is None else found.hex()} there: the log lost its "
-                f"end, and continued without it: {GONE}"
+                f"end, and continued without it: {LOST_RECORDS_REMEDY}"
             )
 
     def _require_there(self, partition: int, at: PartitionPoint) -> None:
@@ -328,5 +328,5 @@ class Starter:
         if at.offset > end or at.schemas + (at.place > 0) > len(self._log.registry):
             raise CorruptionError(
                 f"{self._topics.observations}/{partition} was folded to offset {at.offset}, by {at.schemas} "
-                f"definitions; it ends at {end}, and there are {len(self._log.registry)}: {GONE}"
+                f"definitions; it ends at {end}, and there are {len(self._log.registry)}: {LOST_RECORDS_REMEDY}"
             )

@@ -13,7 +13,7 @@ from refold.avro.errors import CorruptionError
 from refold.streams.defaults import CHUNK_BYTES
 from refold.streams.digest import Digests, bucket_digest, differing_places, root, root_of
 from refold.streams.snapshots.chunk import ChunkWriter, piece_of
-from refold.streams.snapshots.layers import MERGED, Layers
+from refold.streams.snapshots.layers import LAYERS_TO_MERGE, Layers
 from refold.streams.snapshots.spill import ChunkStore
 from refold_tests.encoded_entities import encoded, grouped, place
 from refold_tests.reference_root import reference_root, reference_slot
@@ -99,7 +99,7 @@ def test_large_layers_are_merged_and_written_to_files(seed: int) -> None:
     model = Model(random.Random(seed), 50)
     store = ChunkStore(memory_bytes=0)
     layers = Layers(store, put_bytes=1)
-    for _ in range(MERGED * MERGED):
+    for _ in range(LAYERS_TO_MERGE * LAYERS_TO_MERGE):
         name = model.changed()
         layers.put(name, model.packed[name])
     assert [level for level, _ in layers._spilled] == [2]

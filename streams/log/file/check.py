@@ -31,7 +31,7 @@ from refold.streams.table.check import IndexCheck
 from refold.streams.table.confirming import Choose
 
 MANIFESTS = "manifests"
-AT_ONCE = 1000
+BATCH_ENTITIES = 1000
 
 
 def check_snapshots(database: Database, partitions: int) -> Iterator[Mismatch]:
@@ -43,7 +43,7 @@ def check_snapshots(database: Database, partitions: int) -> Iterator[Mismatch]:
             yield from _check_manifest_row(key, value, partitions)
     yield from _check_offsets(database, partitions)
     stored = (key for key, _ in database.scan("state"))
-    while some := list(islice(stored, AT_ONCE)):
+    while some := list(islice(stored, BATCH_ENTITIES)):
         names = [key[PLACE_BYTES:].decode(errors="replace") for key in some]
         places = all_placed(names)
         if some != places:

@@ -28,7 +28,7 @@ from refold.avro.observation import Observation
 from refold.avro.registry import Registry
 from refold.streams.blobs.folder import BlobFolder
 from refold.streams.blobs.store import ContentStore, GuardedStore
-from refold.streams.blobs.url import BESIDE, open_store, store_of_log
+from refold.streams.blobs.url import STORE_FOLDER, open_store, store_of_log
 from refold.streams.deadline import Deadline
 from refold.streams.defaults import OWNER_TIMEOUT_S
 from refold.streams.log.file import records, requests
@@ -246,7 +246,7 @@ class FileLog(FileLogReads, LogPort):
 
     @contextmanager
     def other_store(self, url: str | None) -> Iterator[ContentStore]:
-        yield BlobFolder(self.path / BESIDE) if url is None else open_store(url)
+        yield BlobFolder(self.path / STORE_FOLDER) if url is None else open_store(url)
 
     def _require_writable(self) -> None:
         if self._closed:

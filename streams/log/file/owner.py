@@ -226,7 +226,7 @@ class Owner:
             InputError: The operation is unknown or its arguments are invalid.
         """
         if op == "append":
-            self.append_foreign(requests.appended(payload))
+            self.append_from_process(requests.appended(payload))
         elif op == "flush":
             requests.nothing(payload)
             self.sync()
@@ -281,7 +281,7 @@ class Owner:
                 if self._snapshotter is not None:
                     self._snapshotter.folded(end - start, partition)
 
-    def append_foreign(self, batch: Sequence[tuple[bytes, bytes]]) -> None:
+    def append_from_process(self, batch: Sequence[tuple[bytes, bytes]]) -> None:
         """Append observations of another process; each is decoded and validated again.
 
         Args:

@@ -30,7 +30,7 @@ _UNLISTED = frozenset({
     KafkaError.CLUSTER_AUTHORIZATION_FAILED, KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
 })  # fmt: skip
 
-_GONE = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION})
+_NO_TOPIC = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION})
 # The errors of a batch that cannot be unpacked.
 _UNREADABLE = frozenset({KafkaError._BAD_COMPRESSION, KafkaError._BAD_MSG})
 SILENT = "nothing is given out from here on, though what comes after it is: the length of a record may be damaged"
@@ -96,7 +96,7 @@ def raise_lasting(error: KafkaError, where: str, start: int, needs: str) -> None
             "it lost them: restore the brokers' data"
         )
     # A consumer with assigned partitions is in no group.
-    if error.code() != KafkaError.GROUP_AUTHORIZATION_FAILED and is_lasting(error, _GONE):
+    if error.code() != KafkaError.GROUP_AUTHORIZATION_FAILED and is_lasting(error, _NO_TOPIC):
         raise storage_error(f"{where} cannot be read", error, needs=needs)
 
 

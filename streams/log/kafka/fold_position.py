@@ -15,9 +15,9 @@ commit is one transaction, and the point at its end is stored three times:
    binary search, and the last record has the emitted offset.
 3. in the worker's table, in the write that follows the commit (streams/worker/pending_commit.py).
 
-The emitted point of a partition is the point of its last commit. Committed offsets expire, so it is the greatest of
-three (`emitted_point`): the point at the committed offset, and those of the last record of a worker in `.changes` and in
-`.deadletters`. A client reads them so; a worker that starts waits otherwise (streams/worker/start.py):
+The emitted point of a partition is the point of its last commit. Committed offsets expire, so `emitted_point` is the
+greatest of three: the point at the committed offset, and those in the last record of a worker in `.changes` and in
+`.deadletters`. A worker that starts reads them in streams/worker/start.py, a client here:
 
 1. Read the point at the group's committed offset.
 2. Wait until no transaction is open below the present ends of `.changes` and `.deadletters`: a worker commits its

@@ -23,6 +23,7 @@ from refold.avro.quarantine import CHANGES, Rulings
 from refold.avro.registry import Registry
 from refold.reducers.fold import Fold
 from refold.streams.blobs.store import ContentStore, GuardedStore, NoStore
+from refold.streams.log.kafka import fold_position
 from refold.streams.log.kafka.activations import Activator
 from refold.streams.log.kafka.clients import Clients
 from refold.streams.log.kafka.contents import LogStores, TopicContents
@@ -30,13 +31,7 @@ from refold.streams.log.kafka.damaged import UnreadableBatches, set_aside_in
 from refold.streams.log.kafka.deadletters import DecidedOffsets
 from refold.streams.log.kafka.entity_reader import EntityReader
 from refold.streams.log.kafka.faults import closed_error
-from refold.streams.log.kafka.fold_position import (
-    PartitionPoint,
-    emitted_point_of,
-    is_emitted,
-    read_emitted_points,
-    stable_points,
-)
+from refold.streams.log.kafka.fold_position import PartitionPoint
 from refold.streams.log.kafka.foreign_records import ForeignRecords
 from refold.streams.log.kafka.lookups import IdMatches, TableClient, WorkerCommands
 from refold.streams.log.kafka.manifests import ManifestMap, Markers
@@ -360,7 +355,7 @@ class KafkaLog(LogPort):
         """Freeze the view: the present manifests and markers, and of the other topics everything that they may refer
         to, with changes up to the emitted offset at this call.
         """
-        folded = stable_points(self._emitted, self.topics.observations, self._timeout_s)
+        folded = fold_position.stable_points(self._emitted, self.topics.observations, self._timeout_s)
         for partition in folded:  # if the committed offset was lost, the last sealed epoch still shows it
             sealed = (PartitionPoint(each.offset, each.schemas) for each in self.snapshots.readable(partition))
             folded[partition] = max([folded[partition], *sealed])
@@ -371,7 +366,7 @@ class KafkaLog(LogPort):
 
     def _emitted(self) -> dict[int, PartitionPoint]:
         committed = self._decided.ask_committed()
-        return read_emitted_points(self.topics, committed, self.offsets, self.reading, self._timeout_s)
+        return fold_position.read_emitted_points(self.topics, committed, self.offsets, self.reading, self._timeout_s)
 
     def folded(self) -> dict[int, FoldPosition]:
         return {each: FoldPosition(at.offset, at.schemas) for each, at in (self._folded or self._emitted()).items()}
@@ -405,7 +400,7 @@ class KafkaLog(LogPort):
         place = KafkaPartition(self.topics.changes, partition)
         aside = self.registry.rulings.of(CHANGES, partition)
         for raw in self.reading.records(place, start, self._view.changes[partition]):
-            point = emitted_point_of(raw)
+            point = fold_position.emitted_point_of(raw)
             if point is None:
                 self._foreign.count_skipped(place, raw.offset)
                 continue
@@ -420,7 +415,7 @@ class KafkaLog(LogPort):
         return self._decided.letters()
 
     def foreign(self, *, last: int | None = 0) -> Sequence[Foreign]:
-        rules = {self.topics.changes: is_emitted, self.topics.snapshots: is_snapshot}
+        rules = {self.topics.changes: fold_position.is_emitted, self.topics.snapshots: is_snapshot}
         if last is None and isinstance(self._store, TopicContents):
             self._store.read_new()
         return self._foreign.found(rules, self.partitions, self.offsets, self.reading, last)

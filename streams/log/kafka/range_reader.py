@@ -33,12 +33,12 @@ from refold.streams.log.kafka.damaged import UnreadableBatches, unreadable
 from refold.streams.log.kafka.faults import SILENT, is_unreadable, raise_lasting, storage_error, text_of
 from refold.streams.log.kafka.offsets import KafkaPartition
 
-AT_ONCE = 1000
+BATCH_RECORDS = 1000
 IDLE_MAX = 4
 _POLL_S = 0.5
 SILENT_S = 10.0
 """If an offset gives no answer twice for this long, and another offset gives one in between, the broker is not slow."""
-_FEW = {"fetch.message.max.bytes": 4096, "queued.min.messages": 1}
+_SMALL_FETCHES = {"fetch.message.max.bytes": 4096, "queued.min.messages": 1}
 
 Headers = list[tuple[str, "str | bytes | None"]]
 
@@ -322,7 +322,7 @@ class LogReaders:
                         f"{self._clients.last_error or 'is the broker running?'}"
                     )
                 continue
-            for message in chain((first,), consumer.consume(AT_ONCE, 0)):
+            for message in chain((first,), consumer.consume(BATCH_RECORDS, 0)):
                 error = message.error()
                 if error is None:
                     waited_s, at = 0.0, (message.offset() or 0) + 1
@@ -344,7 +344,7 @@ class LogReaders:
                 raise StorageError("the log is closed")
             if self._idle[few]:
                 return self._idle[few].pop()
-        return _Reader(self._clients.reader(**self._settings, **(_FEW if few else {})), self._timeout_s)
+        return _Reader(self._clients.reader(**self._settings, **(_SMALL_FETCHES if few else {})), self._timeout_s)
 
     def _give_back(self, reader: _Reader, *, few: bool, is_sound: bool) -> None:
         if is_sound:
