@@ -17,7 +17,7 @@ from refold.sinks.otlp.sending import GrpcSender, HttpSender
 from refold.sinks.otlp.settings import target_of, wire_of
 from refold.sinks.otlp.sink import PositionFile
 from refold.sinks.port import SinkRefused
-from refold.streams.blobs.url import KEPT, store_of_log
+from refold.streams.blobs.url import URL_FILE, store_of_log
 from refold.streams.log.kafka.settings import CONFIG_ENVIRONMENT, read_settings
 from refold.streams.log.kafka.url import merged, parse_url
 from refold.streams.registry.settings import ENVIRONMENT as REGISTRY
@@ -78,7 +78,7 @@ def test_files_written_by_refold_are_bounded_too(tmp_path: Path) -> None:
     sparse(key, SETTINGS_BYTES_MAX + 1)
     with pytest.raises(KeyUnreadable, match="the file is damaged"):  # no more than a key is read
         FileKeyRing(tmp_path / "keys").get("run/a")
-    sparse(tmp_path / KEPT, SETTINGS_BYTES_MAX + 1)
+    sparse(tmp_path / URL_FILE, SETTINGS_BYTES_MAX + 1)
     with pytest.raises(StorageError, match="longer than"):
         store_of_log(tmp_path, None, make=False)
     position = PositionFile(Path(sparse(tmp_path / "position", SETTINGS_BYTES_MAX + 1)))
