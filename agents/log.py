@@ -358,7 +358,7 @@ def open_log(
         config: Settings of Kafka's clients, which override those in the file that REFOLD_KAFKA_CONFIG names.
         worker: The URL of a worker's pages [REFOLD_WORKER, else the workers of a Kafka log are found by their group].
         memory_bytes: RocksDB's memory if this process owns a `file:` log, in bytes [192 MiB]. Less is slower.
-        runtime: Clock, ids and name of this process, and settings of its snapshots, for tests.
+        runtime: Clock, ids and name of this process, settings of its snapshots and limits of a `file:` log, for tests.
     """
     return open_as(
         AgentLog, url, types=types, reducers=reducers, read_only=read_only, owner_timeout_s=owner_timeout_s,

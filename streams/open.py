@@ -118,6 +118,7 @@ def open_port(
         blobs=blobs,
         memory_bytes=memory_bytes,
         settings=runtime.snapshots,
+        limits=runtime.file_limits,
     )
 
 

@@ -15,7 +15,7 @@ import pytest
 
 from refold.avro.errors import InputError
 from refold.explorer.cli.main import run
-from refold.streams.log.file import framing, server
+from refold.streams.log.file import framing
 from refold.streams.log.file.owner import Owner
 from refold.streams.web.page import PageResponse, Request, Route, json_answer
 from refold.streams.web.server import WebServer
@@ -197,7 +197,6 @@ def test_page_that_fails_or_leaks_is_found() -> None:
 
 def test_owner_that_fails_or_stores_what_it_refused_is_found(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(world.folder)
-    limits = {name: getattr(server, name) for name in ("FIRST_S", "MESSAGE_S")}
     try:
         question = cbor2.dumps([framing.encode(["flush", None])])
         served.owner(question)
@@ -218,8 +217,6 @@ def test_owner_that_fails_or_stores_what_it_refused_is_found(world: World, monke
             served.owner(cbor2.dumps([framing.encode(["mark", None])]))
     finally:
         served.close()
-        for name, value in limits.items():
-            setattr(server, name, value)
 
 
 def test_case_is_deterministic(world: World) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from refold.avro.errors import InputError, SchemaError, StorageError, ValidationError
 from refold.avro.observation import Link, Source
+from refold.streams.log.file.limits import FileLogLimits
 from refold.streams.log.file.log import FileLog
 from refold_tests.clock import BEGIN_MS
 from refold_tests.opening import open_log, take
@@ -133,12 +134,10 @@ def test_reader_answers_and_does_not_write(tmp_path: Path) -> None:
         open_log(tmp_path / "none", read_only=True)
 
 
-def test_wait_for_an_owner_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wait_for_an_owner_is_bounded(tmp_path: Path) -> None:
     """Without an explicit flush, pending observations are bounded in number and in bytes until they are durable."""
-    monkeypatch.setattr("refold.streams.log.file.outbox.KEPT_RECORDS", 2_000)
-    monkeypatch.setattr("refold.streams.log.file.outbox.KEPT_BYTES", 5_000_000)
-    monkeypatch.setattr("refold.streams.log.file.outbox.BATCH_BYTES", 1_000_000)
-    with open_log(tmp_path) as owner, open_log(tmp_path) as log:
+    limits = FileLogLimits(kept_records=2_000, kept_bytes=5_000_000, batch_bytes=1_000_000)
+    with open_log(tmp_path) as owner, open_log(tmp_path, limits=limits) as log:
         assert isinstance(log.port, FileLog)
         outbox = log.port.outbox
         kept = []

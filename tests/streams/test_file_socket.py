@@ -29,6 +29,7 @@ from refold.avro.errors import (
 )
 from refold.streams.log.file import framing, server
 from refold.streams.log.file.client import Client
+from refold.streams.log.file.limits import MESSAGE_BYTES_MAX, FileLogLimits
 from refold.streams.log.file.server import serve
 from refold.streams.rocks.database import Database
 from refold_tests.child import Child
@@ -165,12 +166,12 @@ def test_defect_of_the_owner_is_reported_and_it_keeps_serving(path: Path, made: 
 # Bounds
 
 
-def test_messages_are_bounded_on_both_sides(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_messages_are_bounded_on_both_sides(path: Path) -> None:
+    limits = FileLogLimits(message_bytes_max=1_000)
     with (
-        serve(path, lambda op, payload: bytes(2_000) if op == "much" else op),
-        Client(path, PATIENCE_S) as client,
+        serve(path, lambda op, payload: bytes(2_000) if op == "much" else op, limits),
+        Client(path, PATIENCE_S, limits.message_bytes_max) as client,
     ):
-        monkeypatch.setattr(framing, "MESSAGE_BYTES_MAX", 1_000)
         with pytest.raises(InputError, match="at most 1000"):
             client.call("x", bytes(1_000))
         with pytest.raises(InputError, match="at most 1000"):
@@ -181,7 +182,7 @@ def test_messages_are_bounded_on_both_sides(path: Path, monkeypatch: pytest.Monk
 @pytest.mark.parametrize(
     "sent",
     [
-        struct.pack(">I", framing.MESSAGE_BYTES_MAX + 1),
+        struct.pack(">I", MESSAGE_BYTES_MAX + 1),
         struct.pack(">I", 3) + b"\xff\xff\xff",
         struct.pack(">I", 1) + cbor2.dumps(7),
         struct.pack(">I", 6) + cbor2.dumps(["op", 1, 2]),
@@ -207,7 +208,6 @@ def test_invalid_response_is_an_error() -> None:
 
 
 def test_connections_are_bounded(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server, "CONNECTIONS_MAX", 2)
     shut = server._shut
 
     def shut_late(connection: socket.socket, how: int) -> None:
@@ -223,7 +223,11 @@ def test_connections_are_bounded(path: Path, monkeypatch: pytest.MonkeyPatch) ->
             let_go.wait(PATIENCE_S)
         return [op, payload]
 
-    with serve(path, hold), ThreadPoolExecutor(2) as pool, Client(path, PATIENCE_S) as third:
+    with (
+        serve(path, hold, FileLogLimits(connections_max=2)),
+        ThreadPoolExecutor(2) as pool,
+        Client(path, PATIENCE_S) as third,
+    ):
         held = [pool.submit(_ask_once, path, "hold") for _ in range(2)]
         for _ in held:
             entered.acquire()

@@ -17,13 +17,16 @@ import cbor2
 import pytest
 
 import refold
+from refold.agents.log import open_log
 from refold.avro.errors import InputError, RefoldError
 from refold.avro.ids import identify
 from refold.streams.cut import parse_cut
-from refold.streams.log.file import framing, server
+from refold.streams.log.file import framing
 from refold.streams.log.file.client import Client
+from refold.streams.log.file.limits import DEFAULT_LIMITS, FileLogLimits
 from refold.streams.log.file.log import FileLog
 from refold.streams.log.file.server import serve
+from refold.streams.open import process_context
 from refold.streams.rocks.database import Database
 from refold_tests.waiting import await_true
 
@@ -39,8 +42,9 @@ def path(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def log(tmp_path: Path) -> Iterator[refold.Log]:
-    """A log that this process owns, with some observations."""
-    with refold.open(f"file:{tmp_path / 'log'}") as opened:
+    """A log that this process owns, with some observations. Its owner soon gives up an incomplete request."""
+    runtime = replace(process_context(), file_limits=FileLogLimits(message_s=0.05))
+    with open_log(f"file:{tmp_path / 'log'}", runtime=runtime) as opened:
         for number in range(5):
             opened.observe(f"document/d{number}", {"fields": {"a": number}}, source="one")
         opened.flush()
@@ -76,9 +80,9 @@ def has_ended(connection: socket.socket) -> bool:
 @pytest.mark.parametrize("begun", [b"", b"\0", struct.pack(">I", 100) + b"\x82"])
 def test_silent_connections_exclude_nobody(path: Path, begun: bytes) -> None:
     with serve(path, echo) as owner, ExitStack() as ending:
-        for _ in range(server.CONNECTIONS_MAX + 6):
+        for _ in range(DEFAULT_LIMITS.connections_max + 6):
             ending.enter_context(connect(path)).sendall(begun)
-        await_true(lambda: len(owner._waiting) == server.CONNECTIONS_MAX)
+        await_true(lambda: len(owner._waiting) == DEFAULT_LIMITS.connections_max)
         for number in range(50):
             with Client(path, PATIENCE_S) as client:
                 assert client.call("x", number) == ["x", number]
@@ -86,13 +90,12 @@ def test_silent_connections_exclude_nobody(path: Path, begun: bytes) -> None:
 
 def test_displaced_client_reconnects(path: Path) -> None:
     with serve(path, echo), ExitStack() as ending:
-        clients = [ending.enter_context(Client(path, PATIENCE_S)) for _ in range(server.CONNECTIONS_MAX + 6)]
+        clients = [ending.enter_context(Client(path, PATIENCE_S)) for _ in range(DEFAULT_LIMITS.connections_max + 6)]
         for number, client in enumerate(clients * 2):
             assert client.call("x", number) == ["x", number]
 
 
-def test_one_more_client_than_can_be_answered_is_refused(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server, "CONNECTIONS_MAX", 2)
+def test_one_more_client_than_can_be_answered_is_refused(path: Path) -> None:
     entered, let_go = threading.Semaphore(0), threading.Event()
 
     def hold(op: str, payload: object) -> object:
@@ -100,7 +103,7 @@ def test_one_more_client_than_can_be_answered_is_refused(path: Path, monkeypatch
         let_go.wait(PATIENCE_S)
         return op
 
-    with serve(path, hold), ExitStack() as ending:
+    with serve(path, hold, FileLogLimits(connections_max=2)), ExitStack() as ending:
         held = [ending.enter_context(connect(path)) for _ in range(2)]
         for each in held:
             each.sendall(framing.encode(["x", 1]))
@@ -119,21 +122,23 @@ def test_one_more_client_than_can_be_answered_is_refused(path: Path, monkeypatch
 
 
 @pytest.mark.parametrize(
-    ("limit", "begun"),
-    [("FIRST_S", b""), ("MESSAGE_S", b"\0"), ("MESSAGE_S", struct.pack(">I", 100) + b"\x82")],
+    ("limits", "begun"),
+    [
+        (FileLogLimits(first_s=0.1), b""),
+        (FileLogLimits(message_s=0.1), b"\0"),
+        (FileLogLimits(message_s=0.1), struct.pack(">I", 100) + b"\x82"),
+    ],
+    ids=["nothing", "part of the size", "part of the request"],
 )
-def test_half_open_connections_end(path: Path, limit: str, begun: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server, limit, 0.1)
-    with serve(path, echo) as owner, connect(path) as connection:
+def test_half_open_connections_end(path: Path, limits: FileLogLimits, begun: bytes) -> None:
+    with serve(path, echo, limits) as owner, connect(path) as connection:
         connection.sendall(begun)
         assert has_ended(connection)
         await_true(lambda: not owner._connections)
 
 
-def test_idle_client_keeps_its_connection(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for limit in ("FIRST_S", "MESSAGE_S"):
-        monkeypatch.setattr(server, limit, 0.2)
-    with serve(path, echo) as owner, Client(path, PATIENCE_S) as client:
+def test_idle_client_keeps_its_connection(path: Path) -> None:
+    with serve(path, echo, FileLogLimits(first_s=0.2, message_s=0.2)) as owner, Client(path, PATIENCE_S) as client:
         assert client.call("x", 1) == ["x", 1]
         with connect(path) as later:
             assert has_ended(later)
@@ -142,9 +147,9 @@ def test_idle_client_keeps_its_connection(path: Path, monkeypatch: pytest.Monkey
         assert client.session == 1
 
 
-def test_connection_that_does_not_read_its_answer_is_closed(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server, "ANSWER_S", 0.1)
-    with serve(path, lambda op, payload: bytes(8 << 20)) as owner, connect(path) as connection:
+def test_connection_that_does_not_read_its_answer_is_closed(path: Path) -> None:
+    limits = FileLogLimits(answer_s=0.1)
+    with serve(path, lambda op, payload: bytes(8 << 20), limits) as owner, connect(path) as connection:
         connection.sendall(framing.encode(["x", 1]))
         await_true(lambda: len(owner._connections) == 1)
         await_true(lambda: not owner._connections)
@@ -248,9 +253,8 @@ def questions(draw: random.Random, seeds: list[list[Any]], port: FileLog) -> Ite
 
 @pytest.mark.parametrize("seed", range(3))
 def test_junk_never_ends_the_owner_and_is_never_stored(
-    log: refold.Log, seed: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    log: refold.Log, seed: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(server, "MESSAGE_S", 0.05)
     caplog.set_level(logging.WARNING)
     cut = str(log.mark("good"))
     port = log.port

@@ -18,6 +18,7 @@ from threading import Lock
 from refold.avro.errors import InputError, OwnerGone, OwnerSilent, StorageError
 from refold.streams.deadline import Deadline
 from refold.streams.log.file.framing import encode, is_last, receive, result_of
+from refold.streams.log.file.limits import MESSAGE_BYTES_MAX
 
 # A Unix socket's name has room for 108 bytes on Linux and 104 on macOS, its end included.
 _NAME_BYTES_MAX = 100
@@ -96,9 +97,12 @@ class Client:
     The next call connects again. So does a call that finds its owner gone before it sent the request.
     """
 
-    def __init__(self, path: str | os.PathLike[str], timeout_s: float) -> None:
+    def __init__(
+        self, path: str | os.PathLike[str], timeout_s: float, message_bytes_max: int = MESSAGE_BYTES_MAX
+    ) -> None:
         self._path = Path(path).resolve()
         self._timeout_s = timeout_s
+        self._message_bytes_max = message_bytes_max
         self._lock = Lock()
         self._connection: socket.socket | None = None
         self.session = 0
@@ -114,7 +118,7 @@ class Client:
             OwnerSilent: There is no answer within `timeout_s` seconds.
             InputError: The request is too large or not CBOR.
         """
-        message = encode([op, payload])
+        message = encode([op, payload], self._message_bytes_max)
         deadline = Deadline(self._timeout_s)
         with self._lock:
             try:
@@ -169,7 +173,7 @@ class Client:
         except (BrokenPipeError, ConnectionResetError):
             # The owner may have sent the reason before it closed the connection.
             pass
-        answer = receive(connection, allow_the_rest)
+        answer = receive(connection, allow_the_rest, bytes_max=self._message_bytes_max)
         if answer is None:
             raise ConnectionResetError("the owner hung up")
         if is_last(answer):

@@ -22,8 +22,8 @@ import cbor2
 
 from refold.avro import errors
 from refold.avro.errors import DamagedRecord, InputError, RefoldError, StorageError, UnknownWireId, ValidationError
+from refold.streams.log.file.limits import MESSAGE_BYTES_MAX
 
-MESSAGE_BYTES_MAX = 64 << 20
 DEPTH_MAX = 200
 
 _CLASSES: dict[str, type[RefoldError]] = {
@@ -42,8 +42,15 @@ def _no_tag(*_: object) -> NoReturn:
 _NO_TAGS = dict.fromkeys(_KNOWN_TAGS, _no_tag)
 
 
-def encode(message: object) -> bytes:
+def encode(message: object, bytes_max: int = MESSAGE_BYTES_MAX) -> bytes:
     """Encode a message with its length.
+
+    Args:
+        message: The message.
+        bytes_max: Its largest size in bytes, without the length.
+
+    Returns:
+        The bytes to send.
 
     Raises:
         InputError: It is too long, or has a value that CBOR cannot encode.
@@ -52,23 +59,24 @@ def encode(message: object) -> bytes:
         body = cbor2.dumps(message)
     except cbor2.CBOREncodeError as error:
         raise InputError(f"a message to the log's owner cannot be encoded: {error}") from error
-    if len(body) > MESSAGE_BYTES_MAX:
+    if len(body) > bytes_max:
         raise InputError(
-            f"a message to or from the log's owner has {len(body)} bytes; at most {MESSAGE_BYTES_MAX}: "
-            "ask for less at a time"
+            f"a message to or from the log's owner has {len(body)} bytes; at most {bytes_max}: ask for less at a time"
         )
     return struct.pack(">I", len(body)) + body
 
 
 def receive(
-    connection: socket.socket, before_each: Callable[[], None] = lambda: None, *, is_question: bool = False
-) -> object | None:
+    connection: socket.socket, before_each: Callable[[], None] = lambda: None, *, is_question: bool = False,
+    bytes_max: int = MESSAGE_BYTES_MAX,
+) -> object | None:  # fmt: skip
     """Receive the next message.
 
     Args:
         connection: A connected socket.
         before_each: Called before each wait for bytes.
         is_question: The message is a request: CBOR tags in it are refused.
+        bytes_max: Its largest size in bytes, without the length.
 
     Returns:
         The message; None at the end of the stream.
@@ -81,8 +89,8 @@ def receive(
     if head is None:
         return None
     (size,) = struct.unpack(">I", head)
-    if size > MESSAGE_BYTES_MAX:
-        raise InputError(f"a message of {size} bytes was announced; at most {MESSAGE_BYTES_MAX}")
+    if size > bytes_max:
+        raise InputError(f"a message of {size} bytes was announced; at most {bytes_max}")
     body = _exactly(connection, size, before_each)
     if body is None:
         return None

@@ -33,6 +33,7 @@ from refold.streams.deadline import Deadline
 from refold.streams.defaults import OWNER_TIMEOUT_S
 from refold.streams.log.file import records, requests
 from refold.streams.log.file.client import Client
+from refold.streams.log.file.limits import DEFAULT_LIMITS, FileLogLimits
 from refold.streams.log.file.opening import TAKEOVER_WAIT_S, open_to_read, open_to_write
 from refold.streams.log.file.outbox import Outbox
 from refold.streams.log.file.owner import Clock, Owner
@@ -71,6 +72,7 @@ class FileLog(FileLogReads, LogPort):
         blobs: str | None = None,
         memory_bytes: int | None = None,
         settings: SnapshotSettings = DEFAULT_SETTINGS,
+        limits: FileLogLimits = DEFAULT_LIMITS,
     ) -> None:
         """Open a log in a folder; created on the first open for writing.
 
@@ -84,6 +86,7 @@ class FileLog(FileLogReads, LogPort):
             blobs: The URL of the content store, if it is not the folder in the log (blobs/url.py).
             memory_bytes: RocksDB's memory if this process owns the log, in bytes; None for 192 MiB.
             settings: How snapshots are sealed if this process owns the log.
+            limits: Of its server, its messages, and what is appended.
 
         Raises:
             InputError: `read_only`, and there is no log; it has other partitions; memory_bytes is below 1 MiB.
@@ -98,10 +101,11 @@ class FileLog(FileLogReads, LogPort):
         self._owner_timeout_s = owner_timeout_s
         self._memory = None if memory_bytes is None else Memory.limited_to(memory_bytes)
         self._settings = settings
+        self._limits = limits
         self._owner: Owner | None = None
         self._server: Server | None = None
         self._client: Client | None = None
-        self.outbox = Outbox()
+        self.outbox = Outbox(limits)
         self._is_behind = False
         # Readers and non-owning writers refresh through the same reader.
         self._looking = RLock()
@@ -142,14 +146,14 @@ class FileLog(FileLogReads, LogPort):
         if self.database.is_owner:
             self._become_owner(self.database)
         else:
-            self._client = Client(self.path, self._owner_timeout_s)
+            self._client = Client(self.path, self._owner_timeout_s, self._limits.message_bytes_max)
 
     def _become_owner(self, database: Database) -> None:
         owner = Owner(database, self.registry, self.partitions, self._clock_ms, self._settings)
         owner.begin(self)
         self._owner = owner  # other processes send requests as soon as the socket exists
         try:
-            self._server = serve(self.path, self._answer)
+            self._server = serve(self.path, self._answer, self._limits)
         except BaseException:
             self._owner = None
             owner.stop()
@@ -239,7 +243,7 @@ class FileLog(FileLogReads, LogPort):
         answers: list[object] = []
 
         def ask(_: Client) -> None:
-            with closing(Client(self.path, PATIENCE_S)) as client:
+            with closing(Client(self.path, PATIENCE_S, self._limits.message_bytes_max)) as client:
                 answers.append(client.call(op, payload))
 
         return answers[-1] if self._ask_owner(ask) else None

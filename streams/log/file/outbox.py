@@ -14,13 +14,9 @@ from collections.abc import Callable, Sequence
 
 from refold.avro.errors import InputError, RefoldError, StorageError
 from refold.streams.log.file.client import Client
+from refold.streams.log.file.limits import FileLogLimits
 from refold.streams.log.file.owner import Owner
 from refold.streams.log.port import AppendedObservation
-
-BATCH_RECORDS = 1000
-BATCH_BYTES = 8 << 20
-KEPT_RECORDS = 50_000
-KEPT_BYTES = 64 << 20
 
 
 class Outbox:
@@ -29,7 +25,8 @@ class Outbox:
     written: the owner's write that must be synced to make everything written durable.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, limits: FileLogLimits) -> None:
+        self._limits = limits
         self._kept: list[AppendedObservation] = []
         self.kept_bytes = 0
         self._sent = 0
@@ -49,13 +46,13 @@ class Outbox:
     @property
     def batch_due(self) -> bool:
         """Whether enough observations wait for a write or a send."""
-        waiting = len(self._kept) - self._sent
-        return waiting >= BATCH_RECORDS or self.kept_bytes - self._sent_bytes >= BATCH_BYTES
+        limits, waiting = self._limits, len(self._kept) - self._sent
+        return waiting >= limits.batch_records or self.kept_bytes - self._sent_bytes >= limits.batch_bytes
 
     @property
     def flush_due(self) -> bool:
         """Whether so many observations are kept that a flush is needed to drop them."""
-        return len(self._kept) >= KEPT_RECORDS or self.kept_bytes >= KEPT_BYTES
+        return len(self._kept) >= self._limits.kept_records or self.kept_bytes >= self._limits.kept_bytes
 
     @property
     def is_clean(self) -> bool:
@@ -128,10 +125,10 @@ class Outbox:
         """The next batch, of a bounded size."""
         batch: list[AppendedObservation] = []
         size = 0
-        for each in self._kept[self._sent : self._sent + BATCH_RECORDS]:
+        for each in self._kept[self._sent : self._sent + self._limits.batch_records]:
             batch.append(each)
             size += len(each.data)
-            if size >= BATCH_BYTES:
+            if size >= self._limits.batch_bytes:
                 break
         return batch
 

@@ -1,9 +1,9 @@
 """The owner's server: answers requests of the same user's processes, with a thread for each connection.
 
-There are at most CONNECTIONS_MAX connections. A connection is closed
-1. FIRST_S after it was opened, if it sent no request;
-2. MESSAGE_S after the first byte of a request, if the request is incomplete;
-3. ANSWER_S after the first byte of an answer was sent, if the answer was not received completely;
+There are at most connections_max connections (limits.py). A connection is closed
+1. first_s after it was opened, if it sent no request;
+2. message_s after the first byte of a request, if the request is incomplete;
+3. answer_s after the first byte of an answer was sent, if the answer was not received completely;
 4. when a new connection needs its place and it is the connection that has been idle for longest. Its client notices
    that before the next request, and connects again.
 If every connection has a request in progress, a new one is refused with a message.
@@ -25,33 +25,31 @@ from refold.avro.errors import InputError, RefoldError, StorageError
 from refold.streams.deadline import Deadline
 from refold.streams.log.file.client import bind, is_same_user
 from refold.streams.log.file.framing import answer_error, encode, receive
+from refold.streams.log.file.limits import DEFAULT_LIMITS, FileLogLimits
 
 Handler = Callable[[str, object], object]
 
-CONNECTIONS_MAX = 64
 REFUSED_QUESTION_S = 0.5
-FIRST_S = 10.0
-MESSAGE_S = 30.0
-ANSWER_S = 60.0
 
 _log = logging.getLogger(__name__)
 
 
-def serve(path: str | os.PathLike[str], handler: Handler) -> Server:
+def serve(path: str | os.PathLike[str], handler: Handler, limits: FileLogLimits = DEFAULT_LIMITS) -> Server:
     """Start the server of the log at `path`, whose lock this process must hold. Raises StorageError if it cannot
     listen.
 
     `handler(op, payload)` runs in the threads of connections, concurrently. Its result must be encodable as CBOR. A
     RefoldError that it raises is raised in the client; any other error is logged, and is a StorageError there.
     """
-    return Server(Path(path).resolve(), handler)
+    return Server(Path(path).resolve(), handler, limits)
 
 
 class Server:
     """Serves until `stop`; a context manager."""
 
-    def __init__(self, path: Path, handler: Handler) -> None:
+    def __init__(self, path: Path, handler: Handler, limits: FileLogLimits) -> None:
         self._handler = handler
+        self._limits = limits
         self._listener, self._files = bind(path)
         self._wake, self._waker = socket.socketpair()
         self._lock = Lock()
@@ -116,21 +114,21 @@ class Server:
             connection.close()
             return
         with self._lock:
-            if len(self._connections) >= CONNECTIONS_MAX:
+            if len(self._connections) >= self._limits.connections_max:
                 self._close_oldest()
-            if len(self._connections) < CONNECTIONS_MAX:
+            if len(self._connections) < self._limits.connections_max:
                 thread = Thread(target=self._converse, args=(connection,), name="refold-owner-answers", daemon=True)
                 self._connections[connection] = thread
                 self._waiting[connection] = None
                 thread.start()
                 return
-        refusal = StorageError(f"the log's owner answers {CONNECTIONS_MAX} questions already; ask again")
+        refusal = StorageError(f"the log's owner answers {self._limits.connections_max} questions already; ask again")
         # Small enough for the socket's buffer, so this does not wait for the client.
-        _send(connection, encode(answer_error(refusal, hangs_up=True)))
+        _send(connection, self._encode(answer_error(refusal, hangs_up=True)))
         _shut(connection, socket.SHUT_WR)
         # Closing with an unread request would reset the connection and lose the answer.
         with suppress(OSError, InputError):
-            receive(connection, _MessageTimeouts(connection, REFUSED_QUESTION_S, REFUSED_QUESTION_S))
+            self._receive(connection, REFUSED_QUESTION_S, REFUSED_QUESTION_S)
         connection.close()
 
     def _close_oldest(self) -> None:
@@ -142,14 +140,12 @@ class Server:
 
     def _converse(self, connection: socket.socket) -> None:
         try:
-            first_s: float | None = FIRST_S
-            while (
-                question := receive(connection, _MessageTimeouts(connection, first_s, MESSAGE_S), is_question=True)
-            ) is not None:
+            first_s: float | None = self._limits.first_s
+            while (question := self._receive(connection, first_s, self._limits.message_s)) is not None:
                 if not self._begin_answer(connection):
                     return
                 answer = self._answer(question)
-                connection.settimeout(ANSWER_S)
+                connection.settimeout(self._limits.answer_s)
                 if not _send(connection, answer):
                     return
                 first_s = None
@@ -157,8 +153,8 @@ class Server:
                     self._waiting[connection] = None
         except InputError as error:
             # The boundaries of further messages on this connection are unknown.
-            connection.settimeout(ANSWER_S)
-            _send(connection, encode(answer_error(error, hangs_up=True)))
+            connection.settimeout(self._limits.answer_s)
+            _send(connection, self._encode(answer_error(error, hangs_up=True)))
         except OSError:
             return
         finally:
@@ -166,6 +162,13 @@ class Server:
                 self._connections.pop(connection, None)
                 self._waiting.pop(connection, None)
             connection.close()
+
+    def _receive(self, connection: socket.socket, first_s: float | None, message_s: float) -> object | None:
+        timeouts = _MessageTimeouts(connection, first_s, message_s)
+        return receive(connection, timeouts, is_question=True, bytes_max=self._limits.message_bytes_max)
+
+    def _encode(self, answer: object) -> bytes:
+        return encode(answer, self._limits.message_bytes_max)
 
     def _begin_answer(self, connection: socket.socket) -> bool:
         """False if the connection was closed meanwhile: the request was not accepted, and the client repeats it."""
@@ -177,14 +180,14 @@ class Server:
         try:
             match question:
                 case [str(op), payload]:
-                    return encode([0, self._handler(op, payload)])
+                    return self._encode([0, self._handler(op, payload)])
             raise InputError(f"not a question to the log's owner: {question!r:.80}")
         except RefoldError as error:
-            return encode(answer_error(error))
+            return self._encode(answer_error(error))
         except Exception as error:  # a defect: the client gets an answer, and the owner continues
             _log.exception("the log's owner failed on a question")
             failure = StorageError(f"the log's owner failed: {type(error).__name__}: {error}; its log says where")
-            return encode(answer_error(failure))
+            return self._encode(answer_error(failure))
 
 
 class _MessageTimeouts:

@@ -14,8 +14,8 @@ from refold.avro.ids import identify
 from refold.streams.log.file import log as file_log
 from refold.streams.log.file import server
 from refold.streams.log.file.client import Client
+from refold.streams.log.file.limits import DEFAULT_LIMITS, FileLogLimits
 from refold.streams.log.file.log import FileLog
-from refold.streams.log.file.outbox import BATCH_RECORDS
 from refold.streams.log.port import LogPort, Marked
 from refold.streams.point import Points
 from refold.streams.rocks.layout import synced_number
@@ -28,12 +28,14 @@ from refold_tests.sample_types import OTHER, THING, A, said
 
 # Taking over
 
+BATCH_RECORDS = DEFAULT_LIMITS.batch_records
+
 
 def test_request_as_soon_as_the_socket_exists_is_answered(owned: FileOpened, monkeypatch: pytest.MonkeyPatch) -> None:
     answers = []
 
-    def serve_and_ask(path: Path, handler: server.Handler) -> server.Server:
-        found = server.serve(path, handler)
+    def serve_and_ask(path: Path, handler: server.Handler, limits: FileLogLimits) -> server.Server:
+        found = server.serve(path, handler, limits)
         with Client(path, 60) as client:
             answers.append(client.call("flush", None))
         return found
@@ -46,7 +48,7 @@ def test_request_as_soon_as_the_socket_exists_is_answered(owned: FileOpened, mon
 
 
 def test_unreachable_process_owns_nothing(owned: FileOpened, monkeypatch: pytest.MonkeyPatch) -> None:
-    def serve(path: Path, handler: server.Handler) -> server.Server:
+    def serve(path: Path, handler: server.Handler, limits: FileLogLimits) -> server.Server:
         raise StorageError(f"{path}: no room for a socket")
 
     monkeypatch.setattr(file_log, "serve", serve)
@@ -62,7 +64,16 @@ def test_unreachable_process_owns_nothing(owned: FileOpened, monkeypatch: pytest
 # Flushing
 
 
-@pytest.mark.parametrize("count", [1, BATCH_RECORDS - 1, BATCH_RECORDS, BATCH_RECORDS + 1, 3 * BATCH_RECORDS])
+@pytest.mark.parametrize(
+    "count",
+    [
+        1,
+        BATCH_RECORDS - 1,
+        BATCH_RECORDS,
+        BATCH_RECORDS + 1,
+        3 * BATCH_RECORDS,
+    ],
+)
 def test_flushed_records_are_synced(owned: FileOpened, count: int) -> None:
     # An epoch that is sealed in the background writes meanwhile, and need not be synced.
     owned.settings = SnapshotSettings(epoch_records=4 * BATCH_RECORDS)

@@ -13,8 +13,8 @@ from refold.avro.errors import CorruptionError, InputError, SchemaError, Storage
 from refold.avro.ids import identify
 from refold.avro.registry import Registry
 from refold.streams.log.file.client import Client
+from refold.streams.log.file.limits import DEFAULT_LIMITS
 from refold.streams.log.file.log import FileLog
-from refold.streams.log.file.outbox import BATCH_RECORDS
 from refold.streams.log.port import Marked
 from refold_tests.child import Child
 from refold_tests.file_logs import OWNER, FileOpened, Owned, Remote, records_of
@@ -48,7 +48,7 @@ def test_many_that_cannot_be_folded_are_counted(opened: FileOpened) -> None:
 
 def test_refusal_is_reported_even_when_the_owner_ends_meanwhile(tmp_path: Path, child: Callable[..., Child]) -> None:
     opened = Remote(tmp_path, child)
-    good = [said(A, number, start="a") for number in range(BATCH_RECORDS)]
+    good = [said(A, number, start="a") for number in range(DEFAULT_LIMITS.batch_records)]
     with opened.owned_by_another() as owner, contextlib.closing(opened.file()) as log:
         put(log, good[:2], PICKY)
         log.flush()

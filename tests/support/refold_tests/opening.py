@@ -10,6 +10,7 @@ from refold.avro.definition import TypeDefinition
 from refold.avro.ids import identify
 from refold.avro.observation import Observation
 from refold.streams.client import Log
+from refold.streams.log.file.limits import DEFAULT_LIMITS, FileLogLimits
 from refold.streams.log.file.log import FileLog
 from refold.streams.runtime_context import RuntimeContext
 from refold.streams.snapshots.settings import DEFAULT_SETTINGS, SnapshotSettings
@@ -26,6 +27,7 @@ def open_log(
     types: Sequence[TypeDefinition] = (THING, OTHER),
     read_only: bool = False,
     settings: SnapshotSettings = DEFAULT_SETTINGS,
+    limits: FileLogLimits = DEFAULT_LIMITS,
 ) -> Log:
     """Open the log at `path`/log with the clock at `path`/clock. A new log has PARTITIONS partitions by default."""
     clock = FileClock(path / "clock")
@@ -38,8 +40,9 @@ def open_log(
         partitions=partitions if partitions or made else PARTITIONS,
         read_only=read_only,
         settings=settings,
+        limits=limits,
     )
-    runtime = RuntimeContext(lambda: clock() * 1000, lambda: f"run-{next(number)}", "tests", settings)
+    runtime = RuntimeContext(lambda: clock() * 1000, lambda: f"run-{next(number)}", "tests", settings, limits)
     return Log(port, {each.name: each for each in types}, set(), runtime)
 
 

@@ -20,6 +20,7 @@ import socket
 import time
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple, cast
@@ -34,9 +35,11 @@ from refold.explorer.queries.log_target import LogTarget
 from refold.explorer.queries.shapes import row_json, state_json
 from refold.explorer.web.site import explorer as site_of
 from refold.streams.cut import parse_cut
-from refold.streams.log.file import framing, server
+from refold.streams.log.file import framing
 from refold.streams.log.file.client import Client, locate
+from refold.streams.log.file.limits import FileLogLimits
 from refold.streams.log.file.log import FileLog
+from refold.streams.open import process_context
 from refold.streams.web.client import PagesClient
 from refold.streams.web.connection import Bounds
 from refold.streams.web.guard import Token
@@ -97,7 +100,8 @@ class _Owned:
         self.path = folder / "served"
         shutil.rmtree(self.path, ignore_errors=True)
         shutil.copytree(folder / "kept", self.path)
-        self.log = refold.open(f"file:{self.path}")
+        limits = FileLogLimits(first_s=SHORT_S, message_s=SHORT_S)
+        self.log = open_log(f"file:{self.path}", runtime=replace(process_context(), file_limits=limits))
         self.log.flush()
         assert isinstance(self.log.port, FileLog)
         self.port = self.log.port
@@ -127,8 +131,6 @@ def _owner() -> _Owned:
     if _owned is not None and _owned.stored() > STORED_MAX:
         close()
     if _owned is None:
-        for limit in ("FIRST_S", "MESSAGE_S"):
-            setattr(server, limit, SHORT_S)
         _owned = _Owned(Path.cwd())
     return _owned
 
