@@ -8,5 +8,7 @@ OWNER_TIMEOUT_S = 30.0
 CLOCKS = ("recorded", "observed")
 # A chunk of encoded entities (streams/snapshots/chunk.py) is full at this size.
 CHUNK_BYTES = 64 << 10
+# Entities that were put are made a layer (streams/snapshots/layers.py) at this size.
+PUT_BYTES = 64 << 20
 # How many chunks that were read from a file or from `.snapshots` stay in memory.
 OPEN_CHUNKS = 512

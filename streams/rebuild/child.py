@@ -37,7 +37,7 @@ def _rebuild(setup: Tree, next_request: NextRequest, send: Send) -> None:
         while True:
             partition = next_request()["partition"]
             known = RecordsToRead(cut.offsets[partition], lambda more, total: send({"read": more, "total": total}))
-            store = ChunkStore(setup["memory_bytes"])
+            store = ChunkStore(setup["memory_bytes"], put_bytes=plan.memory.put_bytes)
             with RunningHashes() as hashes:
                 epoch = StartingEpoch(log, plan, partition, folds, store, hashes)
                 part = rebuild_partition(log, plan, epoch, folds, known)

@@ -22,6 +22,7 @@ from refold.avro.registry import Registry
 from refold.streams.cut import FOLD_VERSION, Cut
 from refold.streams.log.port import LogReader
 from refold.streams.partitioner import slot_of, slots_of
+from refold.streams.rebuild.memory import RebuildMemory
 from refold.streams.rebuild.plan import RebuildLimits, RebuildPlan
 from refold.streams.rebuild.range_fold import RangeFold
 from refold.streams.rebuild.result import RebuiltPartition
@@ -68,6 +69,7 @@ class StartingEpoch:
         self._store = store
         self._hashes = hashes
         self._limits = plan.limits
+        self._memory = plan.memory
         self._epochs = plan.epochs(log.snapshots, partition)
         self._begun = self._next()
 
@@ -98,7 +100,7 @@ class StartingEpoch:
     def _read(self, manifest: Manifest) -> UncheckedEpoch:
         """Read the epoch, or only the slots that can hold the wanted entities, if these are few."""
         log, limits, store = self._log, self._limits, self._store
-        fallback = cold_entities_from_log(log, manifest, self._folds, store, self.fallbacks)
+        fallback = cold_entities_from_log(log, manifest, self._folds, store, self.fallbacks, self._memory)
         if limits is not None and limits.by_name_alone:
             every = slots_of(self.partition, log.partitions)
             slots = {slot for slot in map(slot_of, limits.entities or ()) if slot in every}
@@ -109,8 +111,8 @@ class StartingEpoch:
 
 
 def cold_entities_from_log(
-    log: LogReader, manifest: Manifest, folds: Folds, store: ChunkStore, fallbacks: list[str]
-) -> DamageFallback:  # fmt: skip
+    log: LogReader, manifest: Manifest, folds: Folds, store: ChunkStore, fallbacks: list[str], memory: RebuildMemory
+) -> DamageFallback:
     """Return a fallback for an epoch's closed entities.
 
     Args:
@@ -119,6 +121,7 @@ def cold_entities_from_log(
         folds: The definitions at the cut.
         store: Where the entities are loaded to.
         fallbacks: Receives the reason if the fallback is used.
+        memory: What its fold keeps in memory.
 
     Returns:
         A function that is called with the error if their records are damaged. It folds them from the log.
@@ -129,7 +132,7 @@ def cold_entities_from_log(
         fallbacks.append(f"the closed entities of epoch {manifest.epoch} were folded from the log: {error}")
         partition, end, _ = manifest.epoch
         range_fold = RangeFold(
-            log, partition, Layers(store), folds, lambda more: None, lambda name: type_of(name) in types
+            log, partition, Layers(store), folds, lambda more: None, lambda name: type_of(name) in types, memory=memory
         )
         range_fold.advance(0, end)
         range_fold.finish()
@@ -168,7 +171,7 @@ def rebuild_partition(
     cut, limits, partition = plan.cut, plan.limits, start.partition
     manifest, layers = start.verified()
     wants = None if limits is None else limits.wants
-    range_fold = RangeFold(log, partition, layers, folds, known.read, wants)
+    range_fold = RangeFold(log, partition, layers, folds, known.read, wants, memory=plan.memory)
     begin = 0
     postponed: list[str] = []
     if manifest is not None:

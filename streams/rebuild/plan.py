@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from itertools import groupby
 from typing import Any, NamedTuple
 
@@ -23,6 +23,7 @@ from refold.avro.registry import Registry
 from refold.streams.cut import Cut, parse_cut
 from refold.streams.log.port import LogReader
 from refold.streams.partitioner import partition_of
+from refold.streams.rebuild.memory import DEFAULT_MEMORY, RebuildMemory
 from refold.streams.snapshots.closed_entities import ClosingRule, closed_at, closings, month_of
 from refold.streams.snapshots.manifest import OFFSET_MAX, Epoch
 from refold.streams.snapshots.store import EpochReader
@@ -132,12 +133,13 @@ class PartitionRange(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class RebuildPlan:
     """The plan of a rebuild. ranges: by partition, only partitions that can hold wanted entities. limits: None for all
-    entities.
+    entities. memory: of each process that rebuilds.
     """
 
     cut: Cut
     ranges: Mapping[int, PartitionRange]
     limits: RebuildLimits | None = None
+    memory: RebuildMemory = DEFAULT_MEMORY
 
     @property
     def records(self) -> int:
@@ -160,6 +162,7 @@ class RebuildPlan:
             "is_whole": limits is None,
             "types": None if limits is None or limits.types is None else sorted(limits.types),
             "entities": None if limits is None or limits.entities is None else sorted(limits.entities),
+            "memory": asdict(self.memory),
         }
 
 
@@ -170,10 +173,13 @@ def plan_of_json(tree: Mapping[str, Any]) -> RebuildPlan:
     ]
     types, entities = (None if tree[each] is None else frozenset(tree[each]) for each in ("types", "entities"))
     limits = None if tree["is_whole"] else RebuildLimits(types, entities)
-    return RebuildPlan(parse_cut(tree["cut"]), {each.partition: each for each in ranges}, limits)
+    memory = RebuildMemory(**tree["memory"])
+    return RebuildPlan(parse_cut(tree["cut"]), {each.partition: each for each in ranges}, limits, memory)
 
 
-def plan_rebuild(log: LogReader, cut: Cut, limits: RebuildLimits | None, *, full: bool) -> RebuildPlan:
+def plan_rebuild(
+    log: LogReader, cut: Cut, limits: RebuildLimits | None, *, full: bool, memory: RebuildMemory = DEFAULT_MEMORY
+) -> RebuildPlan:
     """Choose the partitions that can hold wanted entities, and the nearest epoch of each.
 
     Args:
@@ -181,6 +187,7 @@ def plan_rebuild(log: LogReader, cut: Cut, limits: RebuildLimits | None, *, full
         cut: The cut.
         limits: Which entities are wanted; None for all.
         full: Whether to begin at the first record and use no epochs. An observed-clock cut always does.
+        memory: The limits of each process that rebuilds.
 
     Returns:
         The plan.
@@ -190,7 +197,7 @@ def plan_rebuild(log: LogReader, cut: Cut, limits: RebuildLimits | None, *, full
     for partition in _partitions_wanted(cut, limits):
         epoch = None if from_nothing else next(_nearest_epochs(log.snapshots, cut, partition), None)
         ranges[partition] = PartitionRange(partition, epoch, cut.offsets[partition])
-    return RebuildPlan(cut, ranges, limits)
+    return RebuildPlan(cut, ranges, limits, memory)
 
 
 def _partitions_wanted(cut: Cut, limits: RebuildLimits | None) -> Collection[int]:

@@ -21,7 +21,6 @@ from contextlib import ExitStack
 from typing import Any
 
 from refold.avro.errors import StorageError
-from refold.streams.cut import Cut
 from refold.streams.job_process import JobProcess, processes_for
 from refold.streams.log.port import LogReader
 from refold.streams.rebuild.partition import RecordsToRead, cold_entities_from_log
@@ -83,7 +82,7 @@ def rebuild_in_processes(
         folder = str(ending.enter_context(TemporaryFolder("refold-rebuild-")))
         for _ in range(processes):
             try:
-                child = _Child(folder, setup, log, plan.cut, store, known, ending)
+                child = _Child(folder, setup, log, plan, store, known, ending)
             except OSError as error:
                 failed[waiting[-1].partition] = f"no process for it could be started: {error}"
                 break
@@ -113,11 +112,11 @@ class _Child(JobProcess):
     """One child process, and the partition that it rebuilds now."""
 
     def __init__(
-        self, folder: str, setup: Mapping[str, object], log: LogReader, cut: Cut, store: ChunkStore,
+        self, folder: str, setup: Mapping[str, object], log: LogReader, plan: RebuildPlan, store: ChunkStore,
         known: RecordsToRead, ending: ExitStack,
     ) -> None:  # fmt: skip
         self._log = log
-        self._cut = cut
+        self._plan = plan
         self._store = store
         self._known = known
         self._entities = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115  # it goes with the store
@@ -162,8 +161,10 @@ class _Child(JobProcess):
         cold = None
         if epoch is not None:
             manifest = self._log.snapshots.manifest(epoch)
-            folds = Folds(self._log.registry, self._cut.schemas)
-            fallback = cold_entities_from_log(self._log, manifest, folds, self._store, figures["fallbacks"])
+            folds = Folds(self._log.registry, self._plan.cut.schemas)
+            fallback = cold_entities_from_log(
+                self._log, manifest, folds, self._store, figures["fallbacks"], self._plan.memory
+            )
             cold = closed_in(self._log.snapshots, manifest, fallback, open_chunks=self._store.open_chunks)
         layers = Layers(self._store, cold)
         read_entities(self._entities, figures["start"], figures["end"], layers)

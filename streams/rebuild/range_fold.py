@@ -27,14 +27,13 @@ from refold.reducers.entity import Entity, pack, stored_hash, stored_version, un
 from refold.reducers.state import hash_state
 from refold.streams.history import seen_in
 from refold.streams.log.port import LogReader, Record, firsts
+from refold.streams.rebuild.memory import DEFAULT_MEMORY, RebuildMemory
 from refold.streams.snapshots.layers import Layers
 from refold.streams.table import native
 from refold.streams.table.confirming import Choose
 from refold.streams.table.folds import Folds
 
 BATCH_RECORDS = 4_000
-OBJECTS_MAX = 20_000
-POSTPONED_RECORDS_MAX = 500_000
 UNHASHED = bytes(32)
 
 Read = Callable[[int], None]
@@ -53,7 +52,7 @@ class RangeFold:
 
     def __init__(
         self, log: LogReader, partition: int, layers: Layers, folds: Folds, read: Read,
-        wants: Choose | None = None, checks: Choose | None = None,
+        wants: Choose | None = None, checks: Choose | None = None, memory: RebuildMemory = DEFAULT_MEMORY,
     ) -> None:  # fmt: skip
         self._log = log
         self._partition = partition
@@ -62,6 +61,7 @@ class RangeFold:
         self._read = read
         self._wants = wants
         self._checks = checks
+        self._memory = memory
         self._kernel = find_kernel().kernel
         self._objects: dict[str, Entity] = {}
         self._let_go_unhashed: set[str] = set()
@@ -86,7 +86,7 @@ class RangeFold:
         for name in counts:
             self._forget(name)
         self._fold_in_order(start, end, counts, observed=observed_until is not None)
-        for some in _groups_of_entities(counts):
+        for some in _groups_of_entities(counts, self._memory.postponed_records):
             self._from_nothing(some, end, observed_until)
 
     def finish(self) -> None:
@@ -194,8 +194,8 @@ class RangeFold:
             self.entities += 1
         else:
             entity = unpack(name, packed)
-        if len(self._objects) >= 2 * OBJECTS_MAX:
-            self._let_go(OBJECTS_MAX)
+        if len(self._objects) >= 2 * self._memory.objects:
+            self._let_go(self._memory.objects)
         self._objects[name] = entity
         return entity
 
@@ -238,14 +238,14 @@ class RangeFold:
         self.scanned += records
 
 
-def _groups_of_entities(counts: dict[str, int]) -> Iterator[list[str]]:
-    """The entities in groups of which none has many more than POSTPONED_RECORDS_MAX records."""
+def _groups_of_entities(counts: dict[str, int], records: int) -> Iterator[list[str]]:
+    """The entities in groups of which none has many more than `records` records."""
     names: list[str] = []
     total = 0
     for name, count in counts.items():
         names.append(name)
         total += max(count, 1)
-        if total >= POSTPONED_RECORDS_MAX:
+        if total >= records:
             yield names
             names, total = [], 0
     if names:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from refold.streams.cut import Cut
 from refold.streams.log.port import LogReader
+from refold.streams.rebuild.memory import DEFAULT_MEMORY, RebuildMemory
 from refold.streams.rebuild.partition import Progress, RecordsToRead, StartingEpoch, rebuild_partition
 from refold.streams.rebuild.plan import RebuildLimits, plan_rebuild
 from refold.streams.rebuild.processes import processes_worth, rebuild_in_processes
@@ -24,8 +25,9 @@ from refold.streams.table.folds import Folds
 def rebuild(
     log: LogReader, cut: Cut, progress: Progress = lambda more, total: None, *, full: bool = False,
     limits: RebuildLimits | None = None, parallel: bool | None = None, memory_bytes: int | None = None,
+    memory: RebuildMemory = DEFAULT_MEMORY,
 ) -> Rebuilt:  # fmt: skip
-    """Return the entities at a cut, with their hashes. `full`, `parallel` and `memory_bytes` do not change them.
+    """Return the entities at a cut, with their hashes. `full`, `parallel` and the memory do not change them.
 
     Args:
         log: The log.
@@ -35,6 +37,7 @@ def rebuild(
         limits: Which entities are wanted; None for all. The result has at least the wanted ones.
         parallel: Whether to use child processes; None for whatever is faster.
         memory_bytes: The limit of the view's memory; the rest is in a temporary file. None for VIEW_BYTES.
+        memory: The limits of what is kept in memory before it is part of the view.
 
     Returns:
         The entities by partition, and why snapshots or child processes were not used.
@@ -44,10 +47,10 @@ def rebuild(
         NotAnswerable: On Kafka, a record below the cut is not decided yet.
         SchemaError: A type names a custom reducer that is not registered in this process.
     """
-    plan = plan_rebuild(log, cut, limits, full=full)
+    plan = plan_rebuild(log, cut, limits, full=full, memory=memory)
     known = RecordsToRead(sum(each.end for each in plan.ranges.values()), progress)
     memory_bytes = VIEW_BYTES if memory_bytes is None else memory_bytes
-    store = ChunkStore(memory_bytes)
+    store = ChunkStore(memory_bytes, put_bytes=memory.put_bytes)
     parts: dict[int, RebuiltPartition] = {}
     failed: dict[int, str] = {}
     processes = processes_worth(plan, parallel)

@@ -24,7 +24,6 @@ from refold.streams.snapshots.closed_entities import ColdEntities
 from refold.streams.snapshots.spans import Read
 from refold.streams.snapshots.spill import ChunkPlace, ChunkStore
 
-PUT_BYTES = 64 << 20
 LAYERS_TO_MERGE = 8
 # Up to so many of a slot's buckets get their digests one by one; more are cheaper together.
 SINGLE_BUCKETS_MAX = 16
@@ -35,10 +34,9 @@ _GROUP_MASK = (1 << _GROUP_BITS) - 1
 class Layers:
     """Encoded entities by name. A name that was not put and is in no layer does not exist; nothing is ever removed."""
 
-    def __init__(self, store: ChunkStore, cold: ColdEntities | None = None, put_bytes: int = PUT_BYTES) -> None:
+    def __init__(self, store: ChunkStore, cold: ColdEntities | None = None) -> None:
         self._store = store
         self._cold = cold
-        self._put_bytes_max = put_bytes
         # A place's newest group (chunk number, then number of the group), and below a group the next older one: plain
         # numbers, because Python's garbage collector would traverse tuples of them.
         self._newest: dict[int, int] = {}
@@ -109,7 +107,7 @@ class Layers:
         old = self._put.get(entity)
         self._put[entity] = packed
         self._put_bytes += len(packed) - (len(old) if old is not None else -len(entity))
-        if self._put_bytes > self._put_bytes_max:
+        if self._put_bytes > self._store.put_bytes:
             self.make_layer()
 
     def make_layer(self) -> None:

@@ -270,7 +270,7 @@ class Sealer:
             # A layer for each range, and one or two for the changes.
             store = ChunkStore(
                 BASE_BYTES, open_min=len(last.ranges) + 2, chunk_bytes=self._settings.chunk_bytes,
-                open_chunks=self._settings.open_chunks,
+                open_chunks=self._settings.open_chunks, put_bytes=self._settings.put_bytes,
             )  # fmt: skip
             layers = read_ranges(self._store, last, self._partitions, store)
             check_slots(layers.rehash(), last, self._partitions)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from refold.streams.defaults import CHUNK_BYTES, OPEN_CHUNKS
+from refold.streams.defaults import CHUNK_BYTES, OPEN_CHUNKS, PUT_BYTES
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +28,7 @@ class SnapshotSettings:
     delta costs less.
     chunk_bytes: a chunk is full when its entities have so many bytes. It is one record of `.snapshots`.
     open_chunks: so many chunks of earlier spans are in memory while they are merged or looked up.
+    put_bytes: changed entities are made a layer over the last base at this size, while a base is made of both.
 
     Where (sealing_process/):
     process_entities_min: a separate process seals once the partitions sealed here have so many entities together: then
@@ -47,6 +48,7 @@ class SnapshotSettings:
     observations_min: int = 20_000
     chunk_bytes: int = CHUNK_BYTES
     open_chunks: int = OPEN_CHUNKS
+    put_bytes: int = PUT_BYTES
     process_entities_min: int = 20_000
     message_bytes: int = 2 << 20
 

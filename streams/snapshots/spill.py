@@ -8,7 +8,7 @@ import weakref
 from collections import OrderedDict
 from typing import IO, NamedTuple
 
-from refold.streams.defaults import CHUNK_BYTES, OPEN_CHUNKS
+from refold.streams.defaults import CHUNK_BYTES, OPEN_CHUNKS, PUT_BYTES
 from refold.streams.snapshots.chunk import Chunk
 
 # The memory limits during a fold, and for a view that a caller waits for.
@@ -29,13 +29,14 @@ class ChunkStore:
 
     Of the chunks in the file at most open_chunks are open, and only as many as take memory_bytes again, but at least
     open_min: a merge of several layers has one chunk of each open. chunk_bytes: chunks that are made to be put here are
-    full at this size.
+    full at this size. put_bytes: entities that are put are made a layer here at this size.
     """
 
     def __init__(
         self, memory_bytes: int = MEMORY_BYTES, *, open_min: int = 1, chunk_bytes: int = CHUNK_BYTES,
-        open_chunks: int = OPEN_CHUNKS,
+        open_chunks: int = OPEN_CHUNKS, put_bytes: int = PUT_BYTES,
     ) -> None:  # fmt: skip
+        self.put_bytes = put_bytes
         self.chunk_bytes = chunk_bytes
         self.open_chunks = open_chunks
         self._memory_bytes = memory_bytes

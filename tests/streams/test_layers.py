@@ -70,8 +70,12 @@ class Model:
 def test_layers_return_what_was_put(seed: int, number: int) -> None:
     rng = random.Random(seed + number)
     model = Model(rng, rng.choice((3, 60, 400)))
-    store = ChunkStore(memory_bytes=rng.choice((0, 5_000, 1 << 20)), open_chunks=rng.choice((1, 3, 512)))
-    layers = Layers(store, put_bytes=rng.choice((1, 200, 3_000)))
+    store = ChunkStore(
+        memory_bytes=rng.choice((0, 5_000, 1 << 20)),
+        open_chunks=rng.choice((1, 3, 512)),
+        put_bytes=rng.choice((1, 200, 3_000)),
+    )
+    layers = Layers(store)
     counts = [rng.choice((0, 40, 300)), *rng.choices((0, 30), k=rng.randrange(5))]  # a snapshot's base and deltas
     snapshot = [model.chunks({model.changed() for _ in range(count)}) for count in counts]
     for data in chain.from_iterable(reversed(snapshot)):
@@ -97,8 +101,8 @@ def test_layers_return_what_was_put(seed: int, number: int) -> None:
 def test_large_layers_are_merged_and_written_to_files(seed: int) -> None:
     """Check that the paths above are covered: levels of merged layers, and a file."""
     model = Model(random.Random(seed), 50)
-    store = ChunkStore(memory_bytes=0)
-    layers = Layers(store, put_bytes=1)
+    store = ChunkStore(memory_bytes=0, put_bytes=1)
+    layers = Layers(store)
     for _ in range(LAYERS_TO_MERGE * LAYERS_TO_MERGE):
         name = model.changed()
         layers.put(name, model.packed[name])
@@ -114,7 +118,7 @@ def test_layers_are_equal_in_any_order(seed: int) -> None:
         model.changed()
     found = []
     for bytes_put in (1, 1 << 20):
-        layers = Layers(ChunkStore(), put_bytes=bytes_put)
+        layers = Layers(ChunkStore(put_bytes=bytes_put))
         names = list(model.packed)
         model.rng.shuffle(names)
         for name in names:

@@ -10,6 +10,8 @@ import pytest
 
 from refold.avro.errors import NotAnswerable
 from refold.avro.ids import identify
+from refold.streams.rebuild.memory import RebuildMemory
+from refold.streams.rebuild.rebuild import rebuild
 from refold.streams.view import StateView
 from refold_tests.clock import BEGIN_MS, FileClock
 from refold_tests.histories import ENTITIES, random_history
@@ -88,15 +90,13 @@ def test_root_does_not_depend_on_partitions_order_or_repeats(tmp_path: Path, see
     assert len(roots) == 1
 
 
-def test_entities_set_aside_and_spilled_are_restored(
-    tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("refold.streams.rebuild.range_fold.OBJECTS_MAX", 2)
+def test_entities_set_aside_and_spilled_are_restored(tmp_path: Path, seed: int) -> None:
     rng = random.Random(seed)
     observations = [said(f"{A}{rng.randrange(40)}", rng.randrange(200)) for _ in range(400)]
     with open_log(tmp_path) as log:
         logged(log, observations, seed)
-        view = log.rebuild()
+        cut = log.point().cut
+        view = StateView(log.port, cut, rebuild(log.port, cut, memory=RebuildMemory(objects=2)))
         assert_is(view, states(list(enumerate(observations))))
         source = view.source
         assert (source["snapshot_epochs"], source["replayed"]) == ({}, 400)

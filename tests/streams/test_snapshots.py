@@ -7,7 +7,7 @@ import random
 from collections import Counter
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -16,12 +16,12 @@ from refold.avro.ids import identify
 from refold.reducers.entity import stored_hash
 from refold.streams.client import Log
 from refold.streams.cut import Cut
+from refold.streams.rebuild.memory import RebuildMemory
 from refold.streams.rebuild.rebuild import rebuild
 from refold.streams.rebuild.result import Rebuilt
-from refold.streams.snapshots.layers import Layers
 from refold.streams.snapshots.settings import SnapshotSettings
 from refold.streams.snapshots.snapshotter import pause_s
-from refold.streams.snapshots.spill import ChunkStore
+from refold.streams.view import StateView
 from refold_tests.clock import FileClock
 from refold_tests.damaged import Damaged
 from refold_tests.epochs import manifests
@@ -37,35 +37,47 @@ from refold_tests.waiting import await_true
 pytestmark = pytest.mark.outside
 
 
-def assert_same(log: Log, cut: Cut) -> Rebuilt:
+class Small(NamedTuple):
+    """So small limits that a short log spills, merges, files away and sets aside."""
+
+    memory_bytes: int
+    memory: RebuildMemory
+
+    def sealing(self, **settings: Any) -> SnapshotSettings:
+        """Return settings with which sealing merges too."""
+        return SnapshotSettings(put_bytes=self.memory.put_bytes, **settings)
+
+    def view(self, log: Log, cut: Cut, *, full: bool = False) -> StateView:
+        return StateView(log.port, cut, rebuild(log.port, cut, full=full, **self._asdict()))
+
+
+def assert_same(log: Log, cut: Cut, small: Small | None = None) -> Rebuilt:
     """A rebuild from whatever epoch is nearest is the full replay, and each entity is to be had alone; returns it."""
-    found = assert_full_replay(log.port, cut)
+    limits = {} if small is None else small._asdict()
+    found = assert_full_replay(log.port, cut, **limits)
     assert all(found.get(log.port.partition_of(name), name) == packed for name, packed in found.rows())
     return found
 
 
-def assert_is_table(log: Log) -> None:
+def assert_is_table(log: Log, small: Small) -> None:
     """At the end of the log it equals the owner's table, byte for byte."""
-    assert dict(rebuild(log.port, log.point().cut).rows()) == dict(log.port.stored_entities())
+    assert dict(rebuild(log.port, log.point().cut, **small._asdict()).rows()) == dict(log.port.stored_entities())
 
 
 @pytest.fixture
-def small(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
-    """So small bounds that a short log spills, merges, files away and sets aside."""
+def small(seed: int) -> Small:
     rng = random.Random(seed)
-    monkeypatch.setattr("refold.streams.rebuild.range_fold.OBJECTS_MAX", rng.choice((1, 3)))
-    monkeypatch.setattr("refold.streams.rebuild.range_fold.POSTPONED_RECORDS_MAX", rng.choice((1, 50)))
-    monkeypatch.setattr(ChunkStore.__init__, "__defaults__", (rng.choice((0, 3_000)),))
-    monkeypatch.setattr("refold.streams.rebuild.rebuild.VIEW_BYTES", rng.choice((0, 3_000)))
-    monkeypatch.setattr(Layers.__init__, "__defaults__", (None, rng.choice((1, 2_000))))
+    memory = RebuildMemory(
+        put_bytes=rng.choice((1, 2_000)), objects=rng.choice((1, 3)), postponed_records=rng.choice((1, 50))
+    )
+    return Small(rng.choice((0, 3_000)), memory)
 
 
-@pytest.mark.usefixtures("small")
 @pytest.mark.parametrize("number", range(10))
-def test_rebuild_equals_the_full_replay_at_any_cut(tmp_path: Path, seed: int, number: int) -> None:
+def test_rebuild_equals_the_full_replay_at_any_cut(tmp_path: Path, seed: int, number: int, small: Small) -> None:
     """Histories of several types, sealed and redefined at random moments."""
     rng = random.Random(seed + number)
-    with open_log(tmp_path, partitions=rng.choice((1, 2, 4)), settings=SnapshotSettings(changed_min=4)) as log:
+    with open_log(tmp_path, partitions=rng.choice((1, 2, 4)), settings=small.sealing(changed_min=4)) as log:
         past = Past(log, FileClock(tmp_path / "clock"), rng)
         past.run(mixed_history(seed + number, 250, rng.choice((2, 12, 40))), snapshots=0.4, redefined=0.05)
         past.snapshot()
@@ -73,18 +85,18 @@ def test_rebuild_equals_the_full_replay_at_any_cut(tmp_path: Path, seed: int, nu
         used: Counter[bool] = Counter()
         for count in range(25):
             cut = random_cut(log, rng, every)
-            found = assert_same(log, cut)
+            found = assert_same(log, cut, small)
             used[bool(epochs_used(found))] += 1
             if count < 3:
                 hashes = hashes_of(reference_at(log, cut, every))
                 assert {name: stored_hash(packed) for name, packed in found.rows()} == hashes
                 assert found.root() == reference_root(hashes)
         assert used[True] > 10
-        assert_is_table(log)
+        assert_is_table(log, small)
         for each in manifests(log):
             offsets = {**dict.fromkeys(range(log.port.partitions), 0), each.epoch.partition: each.epoch.offset}
             cut = Cut(log.port.log_id, offsets, each.epoch.schemas, log.port.registry.digest(each.epoch.schemas))
-            found = assert_same(log, cut)
+            found = assert_same(log, cut, small)
             assert (found.root(), found.entities, found.observations) == (each.root, each.entities, each.observations)
             assert found.source()["replayed"] == 0
 
@@ -110,24 +122,23 @@ def test_rebuild_uses_deltas_bases_and_cold_spans(tmp_path: Path) -> None:
         assert min(met["reopened"], met["cold delta"]) > 3
 
 
-@pytest.mark.usefixtures("small")
 @pytest.mark.parametrize("number", range(3))
-def test_epochs_sealed_in_the_background(tmp_path: Path, seed: int, number: int) -> None:
+def test_epochs_sealed_in_the_background(tmp_path: Path, seed: int, number: int, small: Small) -> None:
     """At any time at which the thread runs, while the fold continues."""
     rng = random.Random(seed + number)
-    settings = SnapshotSettings(epoch_records=5, cpu_share=math.inf, changed_min=4)
+    settings = small.sealing(epoch_records=5, cpu_share=math.inf, changed_min=4)
     with open_log(tmp_path, settings=settings) as log:
         past = Past(log, FileClock(tmp_path / "clock"), rng)
         history = mixed_history(seed + number, 300)
         for start in range(0, len(history), 100):
             past.run(history[start : start + 100], snapshots=0.0, redefined=0.02)
-            assert_same(log, log.point().cut)
+            assert_same(log, log.point().cut, small)
         past.snapshot()  # waits for what is under way
         assert len(manifests(log)) > 2 * PARTITIONS
         every = records_of(log)
         for _ in range(20):
-            assert_same(log, random_cut(log, rng, every))
-        assert_is_table(log)
+            assert_same(log, random_cut(log, rng, every), small)
+        assert_is_table(log, small)
 
 
 def test_thread_pauses_and_blocks_nobody(tmp_path: Path) -> None:
@@ -169,10 +180,9 @@ def test_late_observation_from_before_the_snapshot(tmp_path: Path, seed: int) ->
         assert reopened
 
 
-@pytest.mark.usefixtures("small")
-def test_true_at_a_time_does_not_depend_on_snapshots(tmp_path: Path, seed: int) -> None:
+def test_true_at_a_time_does_not_depend_on_snapshots(tmp_path: Path, seed: int, small: Small) -> None:
     rng = random.Random(seed)
-    with open_log(tmp_path) as log:
+    with open_log(tmp_path, settings=small.sealing()) as log:
         past = Past(log, FileClock(tmp_path / "clock"), rng)
         past.run(mixed_history(seed, 120), snapshots=0.5, redefined=0.03)
         every = records_of(log)
@@ -181,7 +191,7 @@ def test_true_at_a_time_does_not_depend_on_snapshots(tmp_path: Path, seed: int) 
             time = rng.choice(times)
             cut = random_cut(log, rng, every).until(time)
             expected = reference_at(log, cut, every, partial(_true_at, time))
-            view = log.rebuild(cut)
+            view = small.view(log, cut)
             assert view.entity_hashes() == hashes_of(expected)
             assert view.root == reference_root(hashes_of(expected)).hex()
             assert view.source["snapshot_epochs"] == {}
@@ -252,16 +262,15 @@ def test_same_log_in_other_batches_has_the_same_snapshots(tmp_path: Path, seed: 
 # Views
 
 
-@pytest.mark.usefixtures("small")
-def test_view_over_snapshots_answers_for_every_entity(tmp_path: Path, seed: int) -> None:
+def test_view_over_snapshots_answers_for_every_entity(tmp_path: Path, seed: int, small: Small) -> None:
     rng = random.Random(seed)
-    with open_log(tmp_path) as log:
+    with open_log(tmp_path, settings=small.sealing()) as log:
         past = Past(log, FileClock(tmp_path / "clock"), rng)
         past.run(mixed_history(seed, 200, 30), snapshots=0.4)
         every = records_of(log)
         for _ in range(6):
             cut = random_cut(log, rng, every)
-            view = log.rebuild(cut)
+            view = small.view(log, cut)
             states = reference_at(log, cut, every)
             assert list(view) == sorted(states)
             assert len(view) == len(states)
@@ -279,15 +288,14 @@ def test_view_over_snapshots_answers_for_every_entity(tmp_path: Path, seed: int)
             assert 5 not in view
 
 
-@pytest.mark.usefixtures("small")
-def test_differences_between_views_are_found(tmp_path: Path, seed: int) -> None:
+def test_differences_between_views_are_found(tmp_path: Path, seed: int, small: Small) -> None:
     rng = random.Random(seed)
-    with open_log(tmp_path, partitions=4) as log:
+    with open_log(tmp_path, partitions=4, settings=small.sealing()) as log:
         past = Past(log, FileClock(tmp_path / "clock"), rng)
         past.run(mixed_history(seed, 250, 60), snapshots=0.4, redefined=0.03)
         every = records_of(log)
         cuts = [random_cut(log, rng, every) for _ in range(8)]
-        views = [log.rebuild(cut, full=rng.random() < 0.3) for cut in cuts]
+        views = [small.view(log, cut, full=rng.random() < 0.3) for cut in cuts]
         for one in views:
             for other in (*views, views[0]):
                 before, after = one.entity_hashes(), other.entity_hashes()
