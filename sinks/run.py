@@ -65,7 +65,7 @@ class SinkWatch:
 
     loading: further records read for a load, and their total. storing: further entities passed to the sink, and their
     total. wrote: after each transaction, with its content. caught_up: the store answered, and holds every change.
-    refused: an error that is waited for, and for how many seconds. lags: the lag, about every second.
+    refused: an error that is waited for, and for how many seconds. lags: the lag, about every `lag_every_s` seconds.
     """
 
     loading: Progress = lambda more, total: None
@@ -74,12 +74,13 @@ class SinkWatch:
     caught_up: Callable[[], None] = lambda: None
     refused: Callable[[StorageError, float], None] = lambda error, retry_after_s: None
     lags: Callable[[Lag], None] = lambda lag: None
+    lag_every_s: float = LAG_EVERY_S
     report: Report = field(default_factory=Report)
 
 
 def keep_up(
     log: LogPort, sink: Sink, *, follow: bool, stop: Event, watch: SinkWatch | None = None, poll_s: float = POLL_S,
-    changes_max: int = CHANGES_MAX,
+    changes_max: int = CHANGES_MAX, log_retry_s: float = LOG_RETRY_S,
 ) -> Report:  # fmt: skip
     """Bring a sink up to the log's end, and optionally keep it there.
 
@@ -91,6 +92,7 @@ def keep_up(
         watch: Receives the lag, loads and commits; for metrics and output.
         poll_s: How often to look for further changes, in seconds.
         changes_max: About how many changes a batch may have.
+        log_retry_s: When to begin again after a temporary failure of the log, in seconds.
 
     Returns:
         What was written.
@@ -99,7 +101,7 @@ def keep_up(
         SinkRefused: The store refuses, and waiting does not help. Everything written before stays stored.
     """
     sink.attach(log)
-    return _Follower(log, sink, watch or SinkWatch(), stop, changes_max).run(follow, poll_s)
+    return _Follower(log, sink, watch or SinkWatch(), stop, changes_max).run(follow, poll_s, log_retry_s)
 
 
 class _Follower:
@@ -114,7 +116,7 @@ class _Follower:
         self._feed = Feed(log, sink.stored, history=sink.wants_history, changes_max=changes_max)
         self._lag_due_s = 0.0
 
-    def run(self, follow: bool, poll_s: float) -> Report:
+    def run(self, follow: bool, poll_s: float, log_retry_s: float) -> Report:
         while not self._stop.is_set():
             try:
                 self._write_up_to_end(_position(self._log, self._sink))
@@ -122,7 +124,7 @@ class _Follower:
                     break
                 self._stop.wait(poll_s)
             except StorageError as error:
-                wait_s = _wait_after(error, self._watch, follow=follow)
+                wait_s = _wait_after(error, self._watch, log_retry_s, follow=follow)
                 self._feed.forget()
                 with suppress(StorageError):  # where the log fails, too, the lag is not known
                     self._log.refresh()
@@ -160,15 +162,16 @@ class _Follower:
     def _report_lag(self, position: Cut | None) -> None:
         if position is not None and time.monotonic() >= self._lag_due_s:
             self._watch.lags(self._feed.lag(position))
-            self._lag_due_s = time.monotonic() + LAG_EVERY_S
+            self._lag_due_s = time.monotonic() + self._watch.lag_every_s
 
 
 def keep_snapshots(
-    log: LogPort, sink: SnapshotSink, *, follow: bool, every_s: float, stop: Event, watch: SinkWatch | None = None
-) -> Report:
+    log: LogPort, sink: SnapshotSink, *, follow: bool, every_s: float, stop: Event, watch: SinkWatch | None = None,
+    log_retry_s: float = LOG_RETRY_S,
+) -> Report:  # fmt: skip
     """Commit the log's present cut to a sink of whole cuts, and optionally continue.
 
-    The lag is reported before and after each commit, and about every second while waiting.
+    The lag is reported before and after each commit, and while waiting.
 
     Args:
         log: The log, open to read.
@@ -177,6 +180,7 @@ def keep_snapshots(
         every_s: Seconds between two commits.
         stop: Ends the run between two commits.
         watch: As for `keep_up`.
+        log_retry_s: As for `keep_up`.
 
     Returns:
         What was written.
@@ -213,19 +217,19 @@ def keep_snapshots(
             if not follow:
                 break
             while not stop.is_set() and (pause_s := every_s - (time.monotonic() - began)) > 0:
-                stop.wait(min(LAG_EVERY_S, pause_s))
+                stop.wait(min(watch.lag_every_s, pause_s))
                 log.refresh()
                 watch.lags(feed.lag(cut))
         except StorageError as error:
-            stop.wait(_wait_after(error, watch, follow=follow))
+            stop.wait(_wait_after(error, watch, log_retry_s, follow=follow))
     return report
 
 
-def _wait_after(error: StorageError, watch: SinkWatch, *, follow: bool) -> float:
+def _wait_after(error: StorageError, watch: SinkWatch, log_retry_s: float, *, follow: bool) -> float:
     """Step 5: return the time to wait, in seconds; raise errors that waiting does not fix."""
     if isinstance(error, CorruptionError) or not (follow or isinstance(error, SinkBusy)):
         raise error
-    wait_s = error.retry_after_s if isinstance(error, SinkBusy) else LOG_RETRY_S
+    wait_s = error.retry_after_s if isinstance(error, SinkBusy) else log_retry_s
     watch.report.busy += 1
     watch.report.last_busy = str(error)
     watch.refused(error, wait_s)

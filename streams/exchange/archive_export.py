@@ -1,7 +1,7 @@
 """Writes a log as an archive (archive_form.py): everything recorded up to one moment, in the order of recording.
 
 Only some records of each partition are in memory at a time, so memory does not grow with the log. A content is written
-before the first observation that names it. It is written again only if CONTENTS_REMEMBERED others came in between.
+before the first observation that names it. It is written again only if `contents_remembered` others came in between.
 """
 
 from __future__ import annotations
@@ -32,8 +32,9 @@ Progress = Callable[[int], None]
 
 
 def write_archive(
-    file: IO[bytes], log: LogReader, cut: Cut, now_ms: int, progress: Progress = lambda read: None
-) -> End:
+    file: IO[bytes], log: LogReader, cut: Cut, now_ms: int, progress: Progress = lambda read: None, *,
+    records_held: int = RECORDS_HELD, contents_remembered: int = CONTENTS_REMEMBERED,
+) -> End:  # fmt: skip
     """Archive a consistent view of a log (`LogReader.still`).
 
     Args:
@@ -42,6 +43,8 @@ def write_archive(
         cut: the view's end.
         now_ms: the current time, in milliseconds; the archive answers no later time.
         progress: called as records are read.
+        records_held: about how many records of all partitions are in memory; at least 8 of each partition.
+        contents_remembered: how many contents are not written again.
 
     Returns:
         The counts of the archived items.
@@ -52,13 +55,19 @@ def write_archive(
     archived_at = now_ms if log.archived_at is None else min(now_ms, log.archived_at)
     header = Header(FORMAT, str(cut), archived_at, log.forked_from)
     sync_marker = hashlib.sha256(f"{header}".encode()).digest()[:SYNC_BYTES]
-    return write_items(file, _Outgoing(log, cut, progress).items(header), sync_marker)
+    return write_items(
+        file, _Outgoing(log, cut, progress, records_held, contents_remembered).items(header), sync_marker
+    )
 
 
 class _Outgoing:
     """The items of one archive."""
 
-    def __init__(self, log: LogReader, cut: Cut, progress: Progress) -> None:
+    def __init__(
+        self, log: LogReader, cut: Cut, progress: Progress, records_held: int, contents_remembered: int
+    ) -> None:
+        self._records_held = records_held
+        self._contents_remembered = contents_remembered
         self._log = log
         self._cut = cut
         self._progress = progress
@@ -113,7 +122,7 @@ class _Outgoing:
 
     def _records(self) -> Iterator[Record]:
         """Yield the records of all partitions by recorded_at, which never decreases within a partition."""
-        at_once = max(8, RECORDS_HELD // len(self._cut.offsets))
+        at_once = max(8, self._records_held // len(self._cut.offsets))
         parts = [self._partition(partition, end, at_once) for partition, end in self._cut.offsets.items()]
         return merge(*parts, key=lambda record: (record.recorded_at, record.partition))
 
@@ -141,7 +150,7 @@ class _Outgoing:
                     f"{observation.entity} is not in the store; put it back into blobs/, then archive again"
                 )
             self._remembered[blob.hash] = None
-            if len(self._remembered) > CONTENTS_REMEMBERED:
+            if len(self._remembered) > self._contents_remembered:
                 del self._remembered[next(iter(self._remembered))]
             item = Content(blob.hash, content)
             self._take(item)

@@ -1,9 +1,9 @@
 """Adds observations that were built elsewhere to a log, without repeating those it has.
 
-Every WINDOW observations the log is flushed and refreshed, so everything before an interruption is durable. Repeats are
-looked up in the log, and memory holds only the ids since the last flush. For a log that cannot look up an id without
-reading its records, memory holds the ids of all its records (some 100 bytes each). Nothing is looked up in a log that
-was empty and to which nobody else writes, for up to ALONE observations.
+Every `window` observations the log is flushed and refreshed, so everything before an interruption is durable. Repeats
+are looked up in the log, and memory holds only the ids since the last flush. For a log that cannot look up an id
+without reading its records, memory holds the ids of all its records (some 100 bytes each). Nothing is looked up in a
+log that was empty and to which nobody else writes, for up to ALONE observations.
 
 `Recorder` is a log's `observe` for importers that build many observations and must not write before all are valid.
 """
@@ -36,14 +36,16 @@ class Intake:
     durable: how many of those read are certainly in the log.
     """
 
-    def __init__(self, log: Log, advance: Callable[[int], None] = lambda more: None) -> None:
+    def __init__(self, log: Log, advance: Callable[[int], None] = lambda more: None, window: int = WINDOW) -> None:
         """Begin to add to a log.
 
         Args:
             log: It must be open for writing.
             advance: Called with the number of further observations read.
+            window: After so many new observations the log is flushed.
         """
         self._log = log
+        self._window = window
         self._advance = advance
         self._recent: set[bytes] = set()
         self._held = None if log.port.has_id_index else _KnownIds(log.port)
@@ -73,7 +75,7 @@ class Intake:
         if new:
             self._log.take_encoded(new)
         self._advance(len(some))
-        if len(self._recent) >= WINDOW:
+        if len(self._recent) >= self._window:
             self.flush()
 
     def _is_new(self, entity: str, observation_id: bytes) -> bool:

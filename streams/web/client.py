@@ -31,10 +31,15 @@ ANSWER_BYTES_MAX = 1 << 30
 
 
 class PagesClient:
-    """Sends requests with one set of credentials. ca: a file of certificates in PEM, instead of the system's."""
+    """Sends requests with one set of credentials. ca: a file of certificates in PEM, instead of the system's.
+    answer_bytes_max: a larger answer is refused.
+    """
 
-    def __init__(self, token: Token | None = None, ca: str | None = None) -> None:
+    def __init__(
+        self, token: Token | None = None, ca: str | None = None, answer_bytes_max: int = ANSWER_BYTES_MAX
+    ) -> None:
         """Raises InputError if the file cannot be used."""
+        self._answer_bytes_max = answer_bytes_max
         self._token = token
         self._context = None if ca is None else _context(ca)
         # Assembled here, because urllib's default opener also opens files and follows redirects. Proxies named in the
@@ -66,9 +71,9 @@ class PagesClient:
             sent["Authorization"] = f"Bearer {self._token.reveal()}"
         try:
             with self._opener.open(Request(url, content, sent), timeout=timeout_s) as found:
-                content = found.read(ANSWER_BYTES_MAX + 1)
-                if len(content) > ANSWER_BYTES_MAX:
-                    raise OSError(f"the answer has more than {ANSWER_BYTES_MAX} bytes")
+                content = found.read(self._answer_bytes_max + 1)
+                if len(content) > self._answer_bytes_max:
+                    raise OSError(f"the answer has more than {self._answer_bytes_max} bytes")
                 return PageResponse(found.status, content, found.headers.get_content_type())
         except HTTPError as error:
             with error:

@@ -3,7 +3,7 @@
 1. Every EVERY_S: one request for the log's topic. A broker is connected if it answers within ANSWER_S.
 2. Every LAG_EVERY_S: the group's committed offsets and the ends of `.observations`, which give the group's lag of all
    partitions.
-3. Every SETTINGS_EVERY_S: the settings of the log's topics, compared with what a log needs (log/kafka/topics.py).
+3. Every settings_every_s: the settings of the log's topics, compared with what a log needs (log/kafka/topics.py).
 If a request has no answer, its last answer is kept. After ANOTHER_AFTER_S without an answer another client asks: a
 client that was connected when its broker was fenced may have no broker to ask, permanently
 (confluentinc/librdkafka#5301).
@@ -59,7 +59,8 @@ class BrokerWatch:
     """Asks in a thread until closed; `now` may be read by any thread."""
 
     def __init__(self, clients: Clients, topics: Topics, address: Address, partitions: int,
-                 clock_ms: Callable[[], int]) -> None:  # fmt: skip
+                 clock_ms: Callable[[], int], settings_every_s: float = SETTINGS_EVERY_S) -> None:  # fmt: skip
+        self._settings_every_s = settings_every_s
         self._clients, self._topics, self._address = clients, topics, address
         self._partitions = range(partitions)
         self._clock_ms = clock_ms
@@ -139,7 +140,7 @@ class BrokerWatch:
                     self._committed = CommittedOffsets(self._clients, topics.group, topics.observations, stable=False)
                 lag = group_lag(self._committed, self._admin, topics, self._partitions, _ASKED_S)
                 self.now = self.now._replace(group_lag=lag)
-        if now_s - self._settings_at_s >= SETTINGS_EVERY_S:
+        if now_s - self._settings_at_s >= self._settings_every_s:
             self._settings_at_s = now_s
             with contextlib.suppress(RefoldError, KafkaException):
                 unfit = tuple(TopicAdmin(self._admin, _ASKED_S).unfit(self._address))

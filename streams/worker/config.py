@@ -15,6 +15,7 @@ BYTES_MAX = 32 << 20
 SESSION_MS = 10_000
 TRANSACTION_MS = 20_000
 EPOCH_EVERY_MS = 10_000
+STUCK_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +33,7 @@ class FoldConfig:
     snapshots: when else epochs are sealed, and how.
     registry: the Schema Registry, which a log that is bound to one asks about ids that it does not hold. kafka:
     settings of librdkafka, which override those of the environment. client_id: the worker's name for others.
+    stuck_s: after so many seconds without an answer about a partition, the fetcher asks another client (fetcher.py).
     """
 
     url: str
@@ -49,3 +51,4 @@ class FoldConfig:
     registry: RegistrySettings | None = None
     kafka: Mapping[str, str] = field(default_factory=dict, repr=False)
     client_id: str = "refold-worker"
+    stuck_s: float = STUCK_S

@@ -38,6 +38,7 @@ from refold.streams.log.kafka.damaged import UnreadableBatches
 from refold.streams.log.kafka.faults import SILENT, is_unreadable, raise_lasting, storage_error, text_of
 from refold.streams.log.kafka.offsets import KafkaPartition, Offsets
 from refold.streams.log.kafka.range_reader import RawRecord, raw_of
+from refold.streams.worker.config import STUCK_S
 
 # A worker folds some megabytes a second. Fetched data is unpacked to about three times its size, whatever the bound of
 # the queue.
@@ -47,7 +48,6 @@ _SETTINGS = {
     "fetch.max.bytes": 2 << 20,
     "queued.max.messages.kbytes": 4 << 10,
 }
-STUCK_S = 10.0
 DAMAGED_AGAIN_S = 2.0
 _ASKED_S = 2.0
 
@@ -74,14 +74,16 @@ class Fetcher:
     """Fetches one topic. For one thread."""
 
     def __init__(self, clients: Clients, topic: str, unreadable: UnreadableBatches,
-                 schemas: tuple[str, int] | None = None) -> None:  # fmt: skip
+                 schemas: tuple[str, int] | None = None, stuck_s: float = STUCK_S) -> None:  # fmt: skip
         """
         Args:
             clients: Connect to the brokers.
             topic: Of which partitions are fetched.
             unreadable: Knows what is set aside in the log.
             schemas: The topic `.schemas`, and the offset to watch it from; None to watch nothing.
+            stuck_s: After so many seconds without an answer about a partition, another client is asked for its end.
         """
+        self._stuck_s = stuck_s
         self._clients = clients
         self._offsets = Offsets(clients.admin(), _ASKED_S)
         self._consumer = clients.reader(**_SETTINGS)
@@ -134,7 +136,7 @@ class Fetcher:
             messages = self._consumer.consume(records_max, timeout_s)
         except KafkaException as failed:
             raise storage_error("the log cannot be read", failed) from failed
-        if len(messages) < records_max and time.monotonic() - self._checked_s > STUCK_S:
+        if len(messages) < records_max and time.monotonic() - self._checked_s > self._stuck_s:
             yield from self._check_stuck()
         messages, unreadable = self._until_unreadable(messages)
         self._note_received(messages)
@@ -250,7 +252,7 @@ class Fetcher:
         self._checked_s = time.monotonic()
         silent = [
             place for place, heard_s in self._received_s.items()
-            if self._checked_s - heard_s > STUCK_S
+            if self._checked_s - heard_s > self._stuck_s
             and place not in self._damaged
             and (place.topic != self._topic or place.partition not in self._paused)
         ]  # fmt: skip

@@ -115,7 +115,7 @@ class FoldService:
             self.was_outage_within,
         )  # fmt: skip
         watched = (log.topics.schemas, len(log.registry))
-        self._fetcher = Fetcher(log.clients, log.topics.observations, log.unreadable, watched)
+        self._fetcher = Fetcher(log.clients, log.topics.observations, log.unreadable, watched, config.stuck_s)
         self._sealing = Sealing(log, clock_ms, config.epoch_every_ms, config.snapshots)
         self._standbys = StandbyTables(log, self._starter) if config.is_standby else None
         self._waits = StallLog("partition")

@@ -25,17 +25,19 @@ KILLED_AFTER_S = (0.3, 2.0)  # a start takes 0.3 s; each round continues with wh
 
 WAITING = """
 import pathlib, time
-from refold.streams.exchange import intake
+from refold.explorer.cli.record import import_
+from refold.streams.exchange.intake import Intake
 
-flush = intake.Intake.flush
+class Waiting(Intake):
+    def __init__(self, log, advance):
+        super().__init__(log, advance, window=1000)
 
-def flush_and_wait(self):
-    flush(self)
-    pathlib.Path("reached").touch()
-    time.sleep(600)
+    def flush(self):
+        super().flush()
+        pathlib.Path("reached").touch()
+        time.sleep(600)
 
-intake.WINDOW = 1000
-intake.Intake.flush = flush_and_wait
+import_.Intake = Waiting
 """
 """An import waits once a part of it is durable: then it is stopped in the middle, however fast it is."""
 

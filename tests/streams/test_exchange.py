@@ -25,14 +25,13 @@ from refold.avro.json_line import OUTSIDE_ID, to_line
 from refold.avro.observation import Link, Observation, Source
 from refold.avro.shipped import shipped_types
 from refold.streams.client import Log
-from refold.streams.exchange import intake
 from refold.streams.exchange.atomic_file import whole_file, write_json_lines
 from refold.streams.exchange.container import SCHEMA, write_container
 from refold.streams.exchange.export import RunningExport
 from refold.streams.exchange.files import ExchangeFile
 from refold.streams.exchange.import_files import IncomingFiles
 from refold.streams.exchange.import_types import TypeCatalog
-from refold.streams.exchange.intake import Intake
+from refold.streams.exchange.intake import WINDOW, Intake
 from refold_tests.histories import histories, with_offsets
 from refold_tests.reference import reference_hash, reference_root, reference_states
 from refold_tests.sample_types import THING, defined, document, reference_definition
@@ -54,7 +53,7 @@ def written(log: Log, path: Path, at: str | None = None) -> int:
     return outgoing.exported
 
 
-def import_files(url: str, *paths: Path, types: tuple[Path, ...] = ()) -> Intake:
+def import_files(url: str, *paths: Path, types: tuple[Path, ...] = (), window: int = WINDOW) -> Intake:
     """Import files into a log."""
     with refold.open(url, types=types) as log:
         mine = {name: log.types[name] for name in log.types if name not in shipped_types()} if types else {}
@@ -62,7 +61,7 @@ def import_files(url: str, *paths: Path, types: tuple[Path, ...] = ()) -> Intake
             [ExchangeFile(path) for path in paths], TypeCatalog(log.port.registry, mine, shipped_types())
         )
         count = incoming.check(lambda digest: log.port.blobs.get(digest) is not None)
-        found = Intake(log)
+        found = Intake(log, window=window)
         incoming.record(log, found)
         assert found.read == found.durable == count
         return found
@@ -303,13 +302,10 @@ def test_only_referenced_contents_are_stored(full: str, tmp_path: Path) -> None:
 # The intake, and whole files
 
 
-def test_repeats_are_found_within_and_across_windows(
-    full: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(intake, "WINDOW", 4)
+def test_repeats_are_found_within_and_across_windows(full: str, tmp_path: Path) -> None:
     with refold.open(full, read_only=True) as log:
         written(log, tmp_path / "x.jsonl")
-    found = import_files(f"file:{tmp_path / 'other'}", *[tmp_path / "x.jsonl"] * 3)
+    found = import_files(f"file:{tmp_path / 'other'}", *[tmp_path / "x.jsonl"] * 3, window=4)
     assert (found.read, found.new, found.known) == (33, 11, 22)
     with refold.open(f"file:{tmp_path / 'other'}", read_only=True) as log:
         assert sum(log.port.ends().values()) == 11, "a repeat takes no place in the log"

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer
 
-from refold.streams.log.kafka import producer
 from refold.streams.log.kafka.offsets import KafkaPartition
 from refold.streams.log.kafka.producer import LogProducer, OutgoingRecord
 from refold.testing.kafka import Kafka
@@ -49,7 +48,6 @@ def found_at(place: KafkaPartition, broker: Broker) -> list[bytes]:
 
 def test_throttled_client_is_not_stuck(limited: tuple[Broker, KafkaPartition], monkeypatch: pytest.MonkeyPatch) -> None:
     broker, place = limited
-    monkeypatch.setattr(producer, "STUCK_S", 1.0)
     made: list[Producer] = []
 
     def counted(**settings: Any) -> Producer:
@@ -58,7 +56,7 @@ def test_throttled_client_is_not_stuck(limited: tuple[Broker, KafkaPartition], m
 
     make = broker.clients.producer
     monkeypatch.setattr(broker.clients, "producer", counted)
-    outgoing = LogProducer(broker.clients, **{"batch.num.messages": 10})
+    outgoing = LogProducer(broker.clients, stuck_s=1.0, **{"batch.num.messages": 10})
     values = sent_to(place, outgoing)
     outgoing.flush()
     assert outgoing.is_clean

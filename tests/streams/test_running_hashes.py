@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from hashlib import sha256
 from random import Random
-from unittest.mock import patch
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from refold.streams.snapshots import hashing
 from refold.streams.snapshots.hashing import RunningHashes
 
 SPANS = st.lists(st.lists(st.binary(max_size=9), max_size=9), max_size=9)
@@ -18,7 +16,7 @@ SPANS = st.lists(st.lists(st.binary(max_size=9), max_size=9), max_size=9)
 @given(SPANS, st.integers(1, 40), st.randoms())
 def test_each_span_has_the_digest_of_its_records(spans: list[list[bytes]], piece_bytes: int, rng: Random) -> None:
     """Also after an abandoned span."""
-    with patch.object(hashing, "PIECE_BYTES", piece_bytes), RunningHashes() as hashes:
+    with RunningHashes(piece_bytes) as hashes:
         ended = []
         for span in spans:
             for record in span[: rng.randrange(len(span) + 1)]:

@@ -49,10 +49,14 @@ class OutgoingRecord(NamedTuple):
 
 
 class LogProducer:
-    """The producer of one log, for one thread."""
+    """The producer of one log, for one thread.
 
-    def __init__(self, clients: Clients, **settings: object) -> None:
+    stuck_s: its client is replaced after so many seconds without an acknowledgement. settings: of the client.
+    """
+
+    def __init__(self, clients: Clients, *, stuck_s: float = STUCK_S, **settings: object) -> None:
         self._clients = clients
+        self._stuck_s = stuck_s
         self._settings = {"throttle_cb": self._on_throttle, **settings}
         self._producer: Producer | None = None
         self._failed: list[tuple[OutgoingRecord, str]] = []
@@ -141,7 +145,7 @@ class LogProducer:
         self._acknowledged += 1
         if error is None:
             self._last_offset = message.offset() or 0
-        elif error.code() == KafkaError._MSG_TIMED_OUT and time.monotonic() < self._throttled_until_s + STUCK_S:
+        elif error.code() == KafkaError._MSG_TIMED_OUT and time.monotonic() < self._throttled_until_s + self._stuck_s:
             self._timed_out.append((sent, self._why(error, sent)))
         else:
             self._failed.append((sent, self._why(error, sent)))
@@ -192,7 +196,7 @@ class LogProducer:
         if acknowledged != self._acknowledged or self._sent == self._acknowledged or not since_s:
             self._last_progress = (self._acknowledged, now_s)
             return False
-        if now_s - max(since_s, self._throttled_until_s) < STUCK_S or self._producer is None:
+        if now_s - max(since_s, self._throttled_until_s) < self._stuck_s or self._producer is None:
             return False
         self._last_progress = (acknowledged, now_s)
         # Uses another client, because this one may have outdated metadata.

@@ -126,7 +126,6 @@ def test_following_sink_waits_for_a_temporarily_failing_log(
     followed: SinkLog, folder: Place, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
     followed.write(random_history(seed, 30))
-    monkeypatch.setattr("refold.sinks.run.LOG_RETRY_S", 0.01)
     with followed.reader() as log:
         refresh, failures, stop = log.refresh, [StorageError("not now"), StorageError("nor now")], threading.Event()
 
@@ -138,7 +137,7 @@ def test_following_sink_waits_for_a_temporarily_failing_log(
 
         monkeypatch.setattr(log, "refresh", failing)
         sink = ParquetSink(folder.objects, 0)
-        report = keep_snapshots(log, sink, follow=True, every_s=0, stop=stop)
+        report = keep_snapshots(log, sink, follow=True, every_s=0, stop=stop, log_retry_s=0.01)
         assert (report.loads, report.busy, report.last_busy) == (1, 2, "not now")
         failures.append(StorageError("not now"))
         with pytest.raises(StorageError, match="not now"):
@@ -146,7 +145,7 @@ def test_following_sink_waits_for_a_temporarily_failing_log(
     assert_rebuilt(followed, folder)
 
 
-def test_lag_is_reported(followed: SinkLog, folder: Place, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
+def test_lag_is_reported(followed: SinkLog, folder: Place, seed: int) -> None:
     """Before a commit, after it, and while it waits for the next."""
     told: list[Any] = []
     watch = SinkWatch(wrote=told.append, lags=told.append)
@@ -160,7 +159,6 @@ def test_lag_is_reported(followed: SinkLog, folder: Place, monkeypatch: pytest.M
         told.clear()
         followed.write([said(A, 2)])
         followed.write([said(A, 3)])
-        monkeypatch.setattr("refold.sinks.run.LAG_EVERY_S", 0.01)
         stop = threading.Event()
 
         def lags(lag: Lag) -> None:
@@ -170,7 +168,7 @@ def test_lag_is_reported(followed: SinkLog, folder: Place, monkeypatch: pytest.M
             if len(told) > 3 and lag.changes:
                 stop.set()
 
-        watch = SinkWatch(wrote=told.append, lags=lags)
+        watch = SinkWatch(wrote=told.append, lags=lags, lag_every_s=0.01)
         keep_snapshots(log, ParquetSink(folder.objects, 0), follow=True, every_s=3600, stop=stop, watch=watch)
     behind, second, caught_up, last = told[0], told[1], told[2], told[-1]
     assert (behind.changes, second.changes, second.entities, caught_up.changes) == (2, 2, 1, 0)

@@ -10,7 +10,6 @@ import pytest
 from refold.avro.errors import NotAnswerable, RefoldError
 from refold.avro.times import time_text
 from refold.streams.cut import parse_cut
-from refold.streams.exchange import archive_export
 from refold.streams.exchange.archive_form import Content, Definition, Header, Item
 from refold.streams.log.port import DeadLetter, Record
 from refold.streams.rocks.database import Database
@@ -102,13 +101,12 @@ def test_empty_log_has_an_archive(tmp_path: Path) -> None:
         assert (log.rebuild().observations, log.port.partitions) == (0, 2)
 
 
-def test_repeated_distant_blob_is_written_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(archive_export, "CONTENTS_REMEMBERED", 2)
+def test_repeated_distant_blob_is_written_again(tmp_path: Path) -> None:
     (tmp_path / "origin").mkdir()
     with open_log(tmp_path / "origin", types=TYPES) as log:
         for number, text in enumerate("abcab"):
             log.observe("document/d", {"fields": {str(number): text * 300_000}}, source="documents")
-        file = archived(log, tmp_path / "x.avro")
+        file = archived(log, tmp_path / "x.avro", contents_remembered=2)
     assert sum(isinstance(item, Content) for item in items_of(file)) == 5
     copied = restored(file, tmp_path / "copied")
     assert contents_of(copied) == contents_of(tmp_path / "origin")
@@ -121,11 +119,10 @@ def test_lost_blob_refuses_the_archive(origin: Path, tmp_path: Path) -> None:
         archived(log, tmp_path / "x.avro")
 
 
-def test_records_are_read_in_chunks(origin: Path, tmp_path: Path, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(archive_export, "RECORDS_HELD", 0)
+def test_records_are_read_in_chunks(origin: Path, tmp_path: Path, file: Path) -> None:
     with open_log(origin, types=TYPES) as log:
         take(log, [said(A, number) for number in range(30)], LATER[1])
-        other = archived(log, tmp_path / "y.avro")
+        other = archived(log, tmp_path / "y.avro", records_held=0)
     records = [item for item in items_of(other) if isinstance(item, Record)]
     places = {each: [record.offset for record in records if record.partition == each] for each in (0, 1)}
     assert all(offsets == list(range(len(offsets))) for offsets in places.values())

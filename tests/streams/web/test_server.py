@@ -17,7 +17,6 @@ from typing import Any
 import pytest
 
 from refold.avro.errors import InputError
-from refold.streams.web import client
 from refold.streams.web.client import CA_ENVIRONMENT, PagesClient, pages_client_of
 from refold.streams.web.connection import Bounds
 from refold.streams.web.guard import TOKEN_ENVIRONMENT, Token
@@ -397,14 +396,12 @@ def test_redirect_is_not_followed_so_the_token_is_not_leaked() -> None:
             other.accept()
 
 
-def test_response_over_its_bound_is_refused(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_response_over_its_bound_is_refused(serve: Serve) -> None:
     url = f"{serve().url}/x"
     whole = PagesClient().ask(url, None, {}, 60).content
-    monkeypatch.setattr(client, "ANSWER_BYTES_MAX", len(whole))
-    assert PagesClient().ask(url, None, {}, 60).content == whole
-    monkeypatch.setattr(client, "ANSWER_BYTES_MAX", len(whole) - 1)
+    assert PagesClient(answer_bytes_max=len(whole)).ask(url, None, {}, 60).content == whole
     with pytest.raises(OSError, match=f"the answer has more than {len(whole) - 1} bytes"):
-        PagesClient().ask(url, None, {}, 60)
+        PagesClient(answer_bytes_max=len(whole) - 1).ask(url, None, {}, 60)
 
 
 # Random input

@@ -13,7 +13,6 @@ import pytest
 import refold
 from refold.streams.log.kafka.topics import Topics
 from refold.streams.log.kafka.url import parse_url
-from refold.streams.worker import broker_watch
 from refold.streams.worker.broker_watch import BrokerWatch
 from refold_tests.brokers import SharedKafka
 from refold_tests.kafka_topics import Broker
@@ -74,14 +73,13 @@ def test_watch_survives_any_error(caplog: pytest.LogCaptureFixture) -> None:
 
 
 def test_deleted_topics_are_detected(
-    kafka: SharedKafka, prefix: str, broker: Broker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    kafka: SharedKafka, prefix: str, broker: Broker, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(broker_watch, "SETTINGS_EVERY_S", 0.1)
     caplog.set_level(logging.INFO, "refold.streams.worker.broker_watch")
     address = parse_url(f"kafka://{kafka.bootstrap}/{prefix}")
     with refold.open(f"{address.url}?partitions=1") as log:
         log.observe("document/d", {"fields": {"a": 1}}, source="one")
-    watch = BrokerWatch(broker.clients, Topics(prefix), address, 1, lambda: 0)
+    watch = BrokerWatch(broker.clients, Topics(prefix), address, 1, lambda: 0, settings_every_s=0.1)
 
     def missing() -> set[str]:
         return {each.topic for each in watch.now.unfit if each.is_missing}

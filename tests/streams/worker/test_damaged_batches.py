@@ -27,7 +27,6 @@ from refold.streams.log.kafka.quarantine import restore_record, set_record_aside
 from refold.streams.log.kafka.url import parse_url
 from refold.streams.point import Points
 from refold.streams.rebuild.rebuild import rebuild
-from refold.streams.worker import fetcher
 from refold.testing.kafka import Kafka
 from refold_tests.bitrot import batch_of, rot_batch, rot_length
 from refold_tests.command import refold_command
@@ -210,12 +209,11 @@ def test_record_with_a_damaged_length_is_set_aside_with_the_rest_of_its_batch(
     rng = random.Random(seed)
     compressing(monkeypatch, "none")
     monkeypatch.setattr(range_reader, "SILENT_S", 2.0)
-    monkeypatch.setattr(fetcher, "STUCK_S", 2.0)
     tables = tmp_path / "tables"
     with opened(url) as log:
         log.register(THING)
         append_batches(log, rng, 3)
-        with running(url, tables) as worker:
+        with running(url, tables, stuck_s=2.0) as worker:
             await_folded(log, worker)
         found = records_of(log, log.topics.observations)
         whole = root(log, full=True)
@@ -226,7 +224,7 @@ def test_record_with_a_damaged_length_is_set_aside_with_the_rest_of_its_batch(
             root(log, full=True)
         assert str(refused.value).endswith(f"{command}{wound.first} --log {log.url}")
         shutil.rmtree(tables / str(partition))
-        with running(url, tables) as worker:
+        with running(url, tables, stuck_s=2.0) as worker:
             # An epoch may end within the batch: then a worker needs the rest of it, and names its start.
             needed = int(await_damage(worker, partition).partition(command)[2].split()[0])
             assert wound.first <= needed <= wound.last

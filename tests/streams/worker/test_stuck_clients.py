@@ -167,10 +167,9 @@ def test_client_without_end_offsets_catches_up(
             super().incremental_assign([each for each in places if not is_kept or each.topic == log.topics.schemas])
 
     monkeypatch.setattr(clients, "Consumer", Untold)
-    monkeypatch.setattr(fetcher, "STUCK_S", 1.0)
     if is_told_records:
         append(log, history(random.Random(seed), 60))
-    with running(log.url, tmp_path) as found:
+    with running(log.url, tmp_path, stuck_s=1.0) as found:
         await_true(lambda: len(found.service.status()) == log.partitions
                    and all(each.get("caught_up") for each in found.service.status().values()))  # fmt: skip
         found.look()

@@ -34,11 +34,11 @@ LATER = tuple(
 )
 
 
-def archived(log: Log, path: Path) -> Path:
-    """Write the log's current state to an archive."""
+def archived(log: Log, path: Path, **limits: int) -> Path:
+    """Write the log's current state to an archive. limits: passed to `write_archive`."""
     now_ms = log._runtime.now_micros() // 1000
     with log.port.frozen() as port, path.open("wb") as file:
-        write_archive(file, port, Points(port, now_ms).end(), now_ms)
+        write_archive(file, port, Points(port, now_ms).end(), now_ms, **limits)
     return path
 
 
