@@ -65,9 +65,9 @@ class TailQuery:
         return list(self.changes(log))
 
 
-def cut_before(cut: Cut, records: int = RECORDS_LISTED) -> Cut:
-    """Return a cut about so many records before this one, the same number in each partition."""
-    of_each = max(RECORDS_OF_A_PARTITION_MIN, records // max(1, len(cut.offsets)))
+def cut_before(cut: Cut, records: int = RECORDS_LISTED, of_each_min: int = RECORDS_OF_A_PARTITION_MIN) -> Cut:
+    """Return a cut about so many records before this one, the same number in each partition, at least of_each_min."""
+    of_each = max(of_each_min, records // max(1, len(cut.offsets)))
     return replace(cut, offsets={partition: max(0, end - of_each) for partition, end in cut.offsets.items()})
 
 

@@ -13,7 +13,7 @@ from refold.explorer.queries.entity import RECORDED, HistoryQuery, StateQuery, W
 from refold.explorer.queries.operate import MarkersQuery, RebuildQuery
 from refold.explorer.queries.query import Query
 from refold.explorer.queries.tail import cut_before
-from refold.explorer.views.moments import CLOCKS, READS_SEARCHED, moments_of, placed
+from refold.explorer.views.moments import CLOCKS, moments_of, placed
 from refold.explorer.views.related import EVALUATION, evaluation
 from refold.explorer.web.addresses import entity_link
 from refold.explorer.web.causes_graph import OPENED, OPENED_MAX, CausesGraph, causes_graph, opened_in
@@ -25,8 +25,6 @@ from refold.streams.view import trace
 
 LISTED = 200
 MORE_SEARCHED = 4
-TRACED = 5_000
-"""How many observations of a chain are traced at first; about 150 ms' work."""
 
 
 class CausesShown(NamedTuple):
@@ -87,7 +85,7 @@ def entity_page(view: PageView) -> bytes:
     state_query, history_query = StateQuery(entity, str(cut)), HistoryQuery(entity, until=str(end))
     state = state_query.answer(view.log)
     rows = history_query.answer(view.log)
-    begin = cut_before(end, view.number("reads") or READS_SEARCHED)
+    begin = cut_before(end, view.number("reads") or view.limits.records_searched, view.limits.partition_records_min)
     moments = placed(clock, moments_of(view.log, entity, clock, state["version"], rows, cut, end, begin),
                      MarkersQuery().answer(view.log))  # fmt: skip
     searched = end.records - begin.records
@@ -117,7 +115,7 @@ def entity_page(view: PageView) -> bytes:
 
 def _causes(view: PageView, value: str, cut: Cut) -> CausesShown:
     """Return the chain of a value, TYPE/ID.FIELD[.KEY], with the folds opened that the address names."""
-    limit = view.number("traced") or TRACED
+    limit = view.number("traced") or view.limits.observations_traced
     _, entity, path = field_of(view.log, value, str(cut), RECORDED)
     chain = trace(view.log.port, cut, entity.held_by(path.field, path.key), limit)
     opened = opened_in(view.get("open"))

@@ -22,9 +22,6 @@ from refold.explorer.web.view import PageMoved, PageView
 from refold.streams.cut import Cut
 
 LISTED_AROUND = 60
-STEPS_LOADED_MAX = 500
-"""Runs of more steps are read in windows."""
-WINDOW_AROUND = 40
 # Keys that run_json leaves out if they do not apply.
 NOT_WITHIN = {"caller": "", "caller_step": 0, "children": (), "synthetic_time": False}
 
@@ -38,7 +35,7 @@ def run_page(view: PageView) -> bytes:
         raise PageMoved(view_of(view, run_id).address())
     query = RunQuery(run_id, str(cut))
     long = LongRun(view.log, view.log.vault, run_id, cut)
-    if long.count > STEPS_LOADED_MAX and not view.get("whole"):
+    if long.count > view.limits.steps_loaded and not view.get("whole"):
         return _long_run_page(view, cut, long, query)
     try:
         run = view.log.recording(run_id, cut)
@@ -84,9 +81,10 @@ def _long_run_page(view: PageView, cut: Cut, long: LongRun, query: RunQuery) -> 
         number = 1 if long.head.outcome == "succeeded" else long.count
     if not 1 <= number <= long.count:
         raise InputError(f"run {long.head.run} has no step {number} at this cut: it has {long.count}")
-    found = long.window(number - WINDOW_AROUND, number + WINDOW_AROUND)
+    around = view.limits.steps_around
+    found = long.window(number - around, number + around)
     run = replace(found.head, steps=found.steps)
-    listed = list(step_rows(view.log, run, number, WINDOW_AROUND, cut))
+    listed = list(step_rows(view.log, run, number, around, cut))
     tree = {**NOT_WITHIN, **run_json(run), "steps": found.total, "usage": None}
     given: dict[str, Any] = {"run": tree, "number": number, "listed": listed, "is_part": True}
     shown: list[tuple[str, Query]] = [("the run", query)]
@@ -110,7 +108,7 @@ def _long_run_page(view: PageView, cut: Cut, long: LongRun, query: RunQuery) -> 
 
 def view_of(view: PageView, run_id: str) -> PageView:
     """Return the same page for another run."""
-    return PageView(view.log, view.place, view.renderer, view.name, (run_id,), view.query)
+    return view.with_path(run_id)
 
 
 def _forks(view: PageView, run_id: str, cut: Cut) -> list[dict[str, Any]]:

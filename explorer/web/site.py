@@ -42,6 +42,7 @@ from refold.agents.log import AgentLog
 from refold.agents.recordings.find import run_keys
 from refold.avro.errors import InputError, NotAnswerable, RefoldError, UnknownEntity
 from refold.explorer.queries.log_target import Handles, LogTarget
+from refold.explorer.web.limits import DEFAULT_LIMITS, PageLimits
 from refold.explorer.web.rendering import Renderer, assets
 from refold.explorer.web.view import PageMoved, PageView
 from refold.streams.web.guard import Token
@@ -152,7 +153,7 @@ class NewestCut:
 
 @dataclass(frozen=True, slots=True)
 class Explorer:
-    """The site of one log. can_write: whether it has actions."""
+    """The site of one log. can_write: whether it has actions. limits: of its pages."""
 
     place: LogTarget
     handles: Handles
@@ -160,6 +161,7 @@ class Explorer:
     sessions: SignIns
     newest: NewestCut
     can_write: bool = False
+    limits: PageLimits = DEFAULT_LIMITS
 
     @property
     def lanes(self) -> Mapping[str, int]:
@@ -215,7 +217,7 @@ class Explorer:
             if page is None or not (page.parts == len(parts) or (page.parts < 0 and parts)):
                 raise UnknownEntity(f"{request.path[:200]}: there is no such page")
             log = self.handles.log()
-            view = PageView(log, self.place, self.renderer, name, parts, request.query)
+            view = PageView(log, self.place, self.renderer, name, parts, request.query, self.limits)
             return self._html(200, page.make(view))
         except PageMoved as moved:
             return PageResponse(303, b"", HTML, {**SECURITY, "Location": moved.location})
@@ -301,7 +303,10 @@ class Explorer:
         return PageResponse(status, content, HTML, SECURITY)
 
 
-def explorer(target: LogTarget, token: Token | None, *, is_secure: bool, can_write: bool = False) -> Explorer:
+def explorer(
+    target: LogTarget, token: Token | None, *, is_secure: bool, can_write: bool = False,
+    limits: PageLimits = DEFAULT_LIMITS,
+) -> Explorer:  # fmt: skip
     """Return the site of a log.
 
     Args:
@@ -309,10 +314,11 @@ def explorer(target: LogTarget, token: Token | None, *, is_secure: bool, can_wri
         token: The token that callers need; None: none.
         is_secure: Whether the site is served over TLS.
         can_write: Whether it has actions.
+        limits: How much its pages read and show at first.
     """
     return Explorer(
         target, Handles(target), Renderer(target.url, can_write=can_write), SignIns(token, is_secure=is_secure),
-        NewestCut(), can_write,
+        NewestCut(), can_write, limits,
     )  # fmt: skip
 
 

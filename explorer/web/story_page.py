@@ -38,7 +38,7 @@ def story_page(view: PageView) -> bytes:
     (given,) = view.path
     run_id = known_run(view.log, given, cut)
     if run_id != given:
-        raise PageMoved(PageView(view.log, view.place, view.renderer, view.name, (run_id,), view.query).address())
+        raise PageMoved(view.with_path(run_id).address())
     run = view.log.recording(run_id, cut)
     chapters: list[StoryStep] = []
     left_out = count = 0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 from urllib.parse import quote, urlencode
 
@@ -11,6 +11,7 @@ from refold.agents.log import AgentLog
 from refold.avro.errors import InputError
 from refold.explorer.queries.log_target import LogTarget
 from refold.explorer.queries.query import Query
+from refold.explorer.web.limits import DEFAULT_LIMITS, PageLimits
 from refold.explorer.web.rendering import Renderer
 from refold.explorer.web.value_links import ValueLinks
 from refold.streams.cut import PREFIX, Cut
@@ -34,6 +35,7 @@ class PageView:
     name: str
     path: tuple[str, ...]
     query: Mapping[str, str]
+    limits: PageLimits = DEFAULT_LIMITS
 
     def get(self, name: str) -> str:
         """Return a query parameter; empty if it is missing."""
@@ -64,6 +66,10 @@ class PageView:
         if not given.startswith(PREFIX) or given != str(cut):
             raise PageMoved(self.address(**{name: str(cut)}))
         return cut
+
+    def with_path(self, *path: str) -> PageView:
+        """Return the same page at another path."""
+        return replace(self, path=path)
 
     def address(self, **changed: object) -> str:
         """Return the address of this page with other query parameters. None or "" removes one."""

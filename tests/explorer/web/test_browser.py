@@ -14,7 +14,7 @@ from playwright.sync_api import Browser, BrowserContext, Page, expect
 import refold
 from refold.explorer.cli.main import run as command
 from refold.explorer.demo.desk import RUN
-from refold.explorer.web import run_page
+from refold.explorer.web.limits import PageLimits
 from refold_tests.browsing import PATIENCE_MS, opened, ready, started_browser
 from refold_tests.explored import CONFIG, Explored, explored, incident_in
 
@@ -285,17 +285,14 @@ def test_pages_update_live(context: BrowserContext, tmp_path: Path) -> None:
         expect(page.locator(".outcome.succeeded")).to_be_visible()
 
 
-def test_list_of_a_long_runs_steps_continues_as_it_is_scrolled(
-    context: BrowserContext, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(run_page, "STEPS_LOADED_MAX", 20)
-    monkeypatch.setattr(run_page, "WINDOW_AROUND", 12)
+def test_list_of_a_long_runs_steps_continues_as_it_is_scrolled(context: BrowserContext, tmp_path: Path) -> None:
+    limits = PageLimits(steps_loaded=20, steps_around=12)
     with refold.open(f"file:{tmp_path / 'log'}") as log, log.run("long", id="long") as going:
         for number in range(1, 61):
             with going.step(f"s{number}"):
                 going.state["n"] = number
     page = context.new_page()
-    with explored(f"file:{tmp_path / 'log'}") as pages:
+    with explored(f"file:{tmp_path / 'log'}", limits=limits) as pages:
         page.goto(f"{pages.url}/run/long?step=30")
         opened(page, "Step 30")
         for more, top in (("after", "list.scrollHeight"), ("before", "0")):

@@ -13,7 +13,6 @@ import pytest
 import refold
 from refold.avro.errors import InputError
 from refold.avro.observation import Observation, Source
-from refold.explorer.web import entity_page
 from refold.explorer.web.causes_graph import (
     COLUMN_GAP,
     KEPT,
@@ -28,6 +27,7 @@ from refold.explorer.web.causes_graph import (
     causes_graph,
     opened_in,
 )
+from refold.explorer.web.limits import PageLimits
 from refold.streams.log.port import Position
 from refold.streams.view import TraceLink
 from refold_tests.explored import explored
@@ -143,7 +143,7 @@ def test_addresses_name_at_most_some_folds() -> None:
     assert checked(wide(20), ["nothing.7"]).folds  # a name of no fold opens none
 
 
-def test_page_of_5000_causes_folds_and_opens_by_its_address(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_page_of_5000_causes_folds_and_opens_by_its_address(tmp_path: Path) -> None:
     url = f"file:{tmp_path / 'log'}"
     with refold.open(url) as log:
         made: list[str] = []
@@ -166,7 +166,7 @@ def test_page_of_5000_causes_folds_and_opens_by_its_address(tmp_path: Path, monk
         assert opened.body.count('class="node-name"') > drawn
         assert pages.get(opened.url).body == opened.body
         assert "fold again" in opened.text
-        monkeypatch.setattr(entity_page, "TRACED", 100)
+    with explored(url, limits=PageLimits(observations_traced=100)) as pages:
         part = pages.get("/entity/document/result?field=kind")
         assert "Only the nearest 100 observations were traced." in part.text
         more = re.search(r'href="([^"]*)#why">Trace 4 times as many', part.body)

@@ -18,8 +18,7 @@ from refold.agents.log import AgentLog
 from refold.agents.retention import classes
 from refold.explorer.cli.main import run
 from refold.explorer.demo.desk import RUN
-from refold.explorer.queries import tail
-from refold.explorer.web import entity_page, run_page, runs_page
+from refold.explorer.web.limits import PageLimits
 from refold_tests.command import COMMAND
 from refold_tests.explored import CONFIG, FORK, READER, Explored, explored
 from refold_tests.waiting import await_true
@@ -188,50 +187,47 @@ def test_reads_of_an_entity_are_stops(pages: Explored) -> None:
     assert f"v1, read by reader in step 1 of {READER}" in page.body
 
 
-def test_reads_are_looked_for_in_the_newest_records_first(pages: Explored, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reads_are_looked_for_in_the_newest_records_first(pages: Explored, incident_url: str) -> None:
     whole = pages.get(f"/entity/{CONFIG}?clock=read")
     assert "earlier ones were not searched" not in whole.text
-    monkeypatch.setattr(entity_page, "READS_SEARCHED", 1)  # the ten newest of each partition
-    monkeypatch.setattr(tail, "RECORDS_OF_A_PARTITION_MIN", 1)
-    page = pages.get(f"/entity/{CONFIG}?clock=read")
-    assert "No agent recorded in the newest 8 records that it read this entity." in page.text
-    for _ in range(5):
-        [more] = re.findall(r'href="([^"]*)">Search 4 times as many', page.body) or [""]
-        if not more:
-            break
-        page = pages.get(html.unescape(more))
-        assert pages.get(page.url).body == page.body
-    assert f"v1, read by reader in step 1 of {READER}" in page.body
-    assert "not searched" not in page.text
+    limits = PageLimits(records_searched=1, partition_records_min=1)
+    with explored(incident_url, limits=limits) as short:
+        page = short.get(f"/entity/{CONFIG}?clock=read")
+        assert "No agent recorded in the newest 8 records that it read this entity." in page.text
+        for _ in range(5):
+            [more] = re.findall(r'href="([^"]*)">Search 4 times as many', page.body) or [""]
+            if not more:
+                break
+            page = short.get(html.unescape(more))
+            assert short.get(page.url).body == page.body
+        assert f"v1, read by reader in step 1 of {READER}" in page.body
+        assert "not searched" not in page.text
 
 
-def test_search_of_runs_reads_some_steps_and_says_so(
-    pages: Explored, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(runs_page, "STEPS_SEARCHED", 1)
-    page = pages.get("/?text=kettle")
-    assert "No run that was searched matches" in page.text
-    found = []
-    for _ in range(4):
-        assert run([*page.commands[0], "--json"]) == 0
-        answer = json.loads(capsys.readouterr().out)
-        assert [each["run"] for each in answer if each["run"] not in page.text] == []
-        found.append(len(answer))
-        [more] = re.findall(r'href="([^"]*)">search 4 times as many', page.body) or [""]
-        if not more:
-            break
-        page = pages.get(html.unescape(more))
-    assert (found[0], found[-1]) == (0, 2)
-    assert "not searched" not in page.text
+def test_search_of_runs_reads_some_steps_and_says_so(incident_url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with explored(incident_url, limits=PageLimits(steps_searched=1)) as pages:
+        page = pages.get("/?text=kettle")
+        assert "No run that was searched matches" in page.text
+        found = []
+        for _ in range(4):
+            assert run([*page.commands[0], "--json"]) == 0
+            answer = json.loads(capsys.readouterr().out)
+            assert [each["run"] for each in answer if each["run"] not in page.text] == []
+            found.append(len(answer))
+            [more] = re.findall(r'href="([^"]*)">search 4 times as many', page.body) or [""]
+            if not more:
+                break
+            page = pages.get(html.unescape(more))
+        assert (found[0], found[-1]) == (0, 2)
+        assert "not searched" not in page.text
 
 
-def test_long_list_of_runs_continues(pages: Explored, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runs_page, "LISTED", 1)
-    monkeypatch.setattr(runs_page, "MORE_LISTED", 2)
-    page = pages.get("/")
-    assert "1 run , the newest; 3 older ones are not shown" in " ".join(page.text.split()).replace("run,", "run ,")
-    [more] = re.findall(r'href="([^"]*)">show 2 more', page.body)
-    assert "3 runs" in pages.get(html.unescape(more)).text
+def test_long_list_of_runs_continues(incident_url: str) -> None:
+    with explored(incident_url, limits=PageLimits(runs_listed=1, runs_more=2)) as pages:
+        page = pages.get("/")
+        assert "1 run , the newest; 3 older ones are not shown" in " ".join(page.text.split()).replace("run,", "run ,")
+        [more] = re.findall(r'href="([^"]*)">show 2 more', page.body)
+        assert "3 runs" in pages.get(html.unescape(more)).text
 
 
 def test_page_shows_newer_records_only_after_a_reload(tmp_path: Any) -> None:
@@ -306,33 +302,31 @@ def test_command_needs_a_log(tmp_path: Path, capsys: pytest.CaptureFixture[str])
 
 
 def test_long_run_is_read_in_parts(
-    pages: Explored, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    pages: Explored, incident_url: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     whole = pages.get(f"/run/{RUN}?step=3")
-    monkeypatch.setattr(run_page, "STEPS_LOADED_MAX", 3)
-    monkeypatch.setattr(run_page, "WINDOW_AROUND", 1)
-    monkeypatch.setattr(AgentLog, "recording", None)
-    assert "Step 4 pay" in pages.get(f"/run/{RUN}").text  # it opens at the failure
-    page = pages.get(f"/run/{RUN}?step=3")
-    assert "4 steps: these are 2 to 4." in page.text
-    assert "cents" in page.text
-    assert "1998" in page.text
-    assert "The whole state" in whole.text
-    assert "The whole state" not in page.text
-    assert pages.get(page.url).body == page.body
-    rows = pages.get(f"/run/{RUN}?step=2&part=steps")
-    assert "part=steps" not in rows.body
-    assert [int(each) for each in re.findall(r'class="number">(\d+)<', rows.body)] == [1, 2, 3]
-    assert pages.get(f"/run/{RUN}?step=5").status == 400
-    answers = []
-    for command in page.commands[1:]:
-        assert run([*command, "--json"]) == 0
-        answers.append(json.loads(capsys.readouterr().out))
-    assert [each["step"] for each in answers[0]] == [3]
-    assert answers[1]["reads"] == []
-    monkeypatch.undo()
-    monkeypatch.setattr(run_page, "STEPS_LOADED_MAX", 3)
-    assert "The whole state" in pages.get(f"/run/{RUN}?step=3&whole=1").text
+    with explored(incident_url, limits=PageLimits(steps_loaded=3, steps_around=1)) as parts:
+        monkeypatch.setattr(AgentLog, "recording", None)
+        assert "Step 4 pay" in parts.get(f"/run/{RUN}").text  # it opens at the failure
+        page = parts.get(f"/run/{RUN}?step=3")
+        assert "4 steps: these are 2 to 4." in page.text
+        assert "cents" in page.text
+        assert "1998" in page.text
+        assert "The whole state" in whole.text
+        assert "The whole state" not in page.text
+        assert parts.get(page.url).body == page.body
+        rows = parts.get(f"/run/{RUN}?step=2&part=steps")
+        assert "part=steps" not in rows.body
+        assert [int(each) for each in re.findall(r'class="number">(\d+)<', rows.body)] == [1, 2, 3]
+        assert parts.get(f"/run/{RUN}?step=5").status == 400
+        answers = []
+        for command in page.commands[1:]:
+            assert run([*command, "--json"]) == 0
+            answers.append(json.loads(capsys.readouterr().out))
+        assert [each["step"] for each in answers[0]] == [3]
+        assert answers[1]["reads"] == []
+        monkeypatch.undo()
+        assert "The whole state" in parts.get(f"/run/{RUN}?step=3&whole=1").text
 
 
 MODEL_ANSWER = {

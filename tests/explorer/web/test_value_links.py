@@ -10,7 +10,7 @@ import pytest
 
 import refold
 from refold.avro.shipped import shipped_types
-from refold.explorer.web import runs_page
+from refold.explorer.web.limits import PageLimits
 from refold.explorer.web.value_links import LOOKED_UP_MAX, ValueLinks
 from refold_tests.explored import Explored, explored
 
@@ -22,8 +22,8 @@ ANSWER = {"model": "gpt-4o", "choices": [{"message": {"role": "assistant", "cont
 
 
 @pytest.fixture(scope="module")
-def pages(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Explored]:
-    """The pages of a log with a run whose state names entities and runs, its evaluations and an attempt to heal it."""
+def url(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A log with a run whose state names entities and runs, its evaluations and an attempt to heal it."""
     url = f"file:{tmp_path_factory.mktemp('linked') / 'log'}"
     with refold.open(url) as log:
         log.register(shipped_types()["healing"])
@@ -45,6 +45,12 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Explored]:
         log.observe("healing/y.1", {"run": "elsewhere", "attempt": 7, "status": "failed"}, source="heal")
         log.observe(f"run/{JUDGED}", {"golden": "kettle"}, source="a")
         log.flush()
+    return url
+
+
+@pytest.fixture(scope="module")
+def pages(url: str) -> Iterator[Explored]:
+    """The pages of that log."""
     with explored(url) as found:
         yield found
 
@@ -107,13 +113,13 @@ def test_few_ids_are_looked_up_and_words_stay_as_they_are() -> None:
     assert "<b>" not in text
 
 
-def test_list_of_runs_has_their_cost_within_a_bound(pages: Explored, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_list_of_runs_has_their_cost_within_a_bound(pages: Explored, url: str) -> None:
     page = pages.get("/")
     assert page.text.count("$2.50") == 2
     assert "cost was not read" not in page.text
-    monkeypatch.setattr(runs_page, "STEPS_COSTED", 1)
-    part = pages.get("/")
-    assert part.text.count("$2.50") == 1
-    assert "What 1 run cost was not read: at most 1 steps were" in part.text
-    [more] = re.findall(r'href="([^"]*)">read 4 times as many', part.body)
-    assert pages.get(unescape(more)).text.count("$2.50") == 2
+    with explored(url, limits=PageLimits(steps_costed=1)) as short:
+        part = short.get("/")
+        assert part.text.count("$2.50") == 1
+        assert "What 1 run cost was not read: at most 1 steps were" in part.text
+        [more] = re.findall(r'href="([^"]*)">read 4 times as many', part.body)
+        assert short.get(unescape(more)).text.count("$2.50") == 2

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -34,7 +35,7 @@ LATER = tuple(
 )
 
 
-def archived(log: Log, path: Path, **limits: int) -> Path:
+def archived(log: Log, path: Path, **limits: Any) -> Path:
     """Write the log's current state to an archive. limits: passed to `write_archive`."""
     now_ms = log._runtime.now_micros() // 1000
     with log.port.frozen() as port, path.open("wb") as file:

@@ -19,6 +19,7 @@ import pytest
 import refold
 from refold.explorer.demo.desk import RUN, agent, fail
 from refold.explorer.queries.log_target import LogTarget
+from refold.explorer.web.limits import DEFAULT_LIMITS, PageLimits
 from refold.explorer.web.site import explorer
 from refold.streams.web.guard import Token
 from refold.streams.web.listening import Access
@@ -135,11 +136,13 @@ class Explored(NamedTuple):
 
 
 @contextmanager
-def explored(url: str, token: str | None = None, *, can_write: bool = False) -> Iterator[Explored]:
+def explored(
+    url: str, token: str | None = None, *, can_write: bool = False, limits: PageLimits = DEFAULT_LIMITS
+) -> Iterator[Explored]:
     """Serve the explorer of a log on a free port."""
     known = None if token is None else Token(token)
     server = WebServer("127.0.0.1", 0, Access(known), what="the explorer's pages")
-    site = explorer(LogTarget(url), known, is_secure=False, can_write=can_write)
+    site = explorer(LogTarget(url), known, is_secure=False, can_write=can_write, limits=limits)
     try:
         server.serve(site, site.problem_page)
         yield Explored(server.url)
