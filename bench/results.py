@@ -122,14 +122,14 @@ class Setting(msgspec.Struct, frozen=True):
         yield "refold", f"commit {self.commit}, {self.kernel}"
 
 
-def setting(command: str, options: Mapping[str, Any]) -> Setting:
-    """Return the present setting."""
+def setting(command: str, options: Mapping[str, Any], root: Path = ROOT) -> Setting:
+    """Return the present setting. root: the folder of the measured code."""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return Setting(
         command=command, options=options, processor=_processor(), cores=len(os.sched_getaffinity(0))
         if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
         memory_gb=round(memory / (1 << 30)), system=f"{platform.system()} {platform.release()} on {platform.machine()}",
-        python=platform.python_version(), kernel=find_kernel().text, commit=_commit(),
+        python=platform.python_version(), kernel=find_kernel().text, commit=_commit(root),
     )  # fmt: skip
 
 
@@ -166,15 +166,15 @@ def _processor() -> str:
     return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.machine())
 
 
-def _commit() -> str:
+def _commit(root: Path) -> str:
     """Return the commit, with a digest of what the code differs by; UNKNOWN without git."""
     try:
-        commit = _git("rev-parse", "--short=12", "HEAD").decode().strip()
-        changed = _git("diff", "HEAD", "--", *CODE, *NO_CODE)
+        commit = _git(root, "rev-parse", "--short=12", "HEAD").decode().strip()
+        changed = _git(root, "diff", "HEAD", "--", *CODE, *NO_CODE)
     except (OSError, subprocess.CalledProcessError):
         return UNKNOWN
     return commit if not changed else f"{commit} and changes {hashlib.sha256(changed).hexdigest()[:12]}"
 
 
-def _git(*arguments: str) -> bytes:
-    return subprocess.run(["git", *arguments], cwd=ROOT, check=True, capture_output=True).stdout
+def _git(root: Path, *arguments: str) -> bytes:
+    return subprocess.run(["git", *arguments], cwd=root, check=True, capture_output=True).stdout

@@ -178,16 +178,15 @@ def test_commit_names_what_is_measured(bench: Bench, tmp_path: Path, monkeypatch
         ["-c", "user.name=a", "-c", "user.email=a@b", "commit", "-qm", "a"],
     ):
         subprocess.run(["git", *arguments], cwd=tmp_path, check=True)
-    monkeypatch.setattr(bench.results, "ROOT", tmp_path)
-    commit = bench.results.setting("make bench", {}).commit
+    commit = bench.results.setting("make bench", {}, tmp_path).commit
     for file in files[1:]:
         file.write_text("two")
-    assert bench.results.setting("make bench", {}).commit == commit != "unknown"
+    assert bench.results.setting("make bench", {}, tmp_path).commit == commit != "unknown"
     files[0].write_text("two")
-    assert bench.results.setting("make bench", {}).commit.startswith(f"{commit} and changes ")
+    assert bench.results.setting("make bench", {}, tmp_path).commit.startswith(f"{commit} and changes ")
     shutil.rmtree(tmp_path / ".git")
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
-    assert bench.results.setting("make bench", {}).commit == "unknown"
+    assert bench.results.setting("make bench", {}, tmp_path).commit == "unknown"
 
 
 def test_part_is_measured_once(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from refold.agents.capture.forks import ForkingUpstream
 from refold.agents.capture.playback import RecordedUpstream, exchanges_in
-from refold.agents.capture.proxy import Proxy, Upstreams
+from refold.agents.capture.proxy import BODY_BYTES_MAX, Proxy, Upstreams
 from refold.agents.capture.proxy_guard import ProxyGuard, require_no_question
 from refold.agents.capture.server import CaptureHandler, LoopbackServer
 from refold.agents.capture.sessions import Sessions
@@ -36,10 +36,10 @@ class CaptureSettings(NamedTuple):
     """How to capture.
 
     log_url: with an absolute path. open_log: opens it. spool: the root of spools, None for the default. settings:
-    recorded with each run, along with its spool. silence_s: as for Proxy. runtime: clock and ids; None for this
-    machine's. parents: recordings whose forks are captured. replaying: answers requests until the first that is not
-    recorded. policy: the rules for requests. resumed: the id that is resumed; the parents are its recorded runs, and
-    the policy counts their calls (resumed.py).
+    recorded with each run, along with its spool. silence_s, body_bytes_max: as for Proxy. runtime: clock and ids; None
+    for this machine's. parents: recordings whose forks are captured. replaying: answers requests until the first that
+    is not recorded. policy: the rules for requests. resumed: the id that is resumed; the parents are its recorded runs,
+    and the policy counts their calls (resumed.py).
     """
 
     log_url: str
@@ -58,6 +58,7 @@ class CaptureSettings(NamedTuple):
     replaying: RecordedUpstream | None = None
     policy: Policy | None = None
     resumed: str = ""
+    body_bytes_max: int = BODY_BYTES_MAX
 
     def drain(
         self, root: Path, spool: Spool, runtime: RuntimeContext, sessions: type[Sessions] = Sessions
@@ -96,7 +97,7 @@ class Capture:
             proxy = Proxy(
                 to, spool, runtime.now_micros, silence_s=settings.silence_s,
                 guard=_guard(settings, runtime.now_micros()),
-                gate=given_gate(),
+                gate=given_gate(), body_bytes_max=settings.body_bytes_max,
             )  # fmt: skip
             if settings.replaying is None:
                 return proxy

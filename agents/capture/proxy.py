@@ -105,6 +105,7 @@ class Proxy:
     def __init__(
         self, upstreams: Upstreams, spool: Spool, now_micros: Callable[[], int], *, silence_s: float | None = None,
         guard: ProxyGuard | None = None, gate: PauseGate | None = None, copying: Copying | None = None,
+        body_bytes_max: int = BODY_BYTES_MAX,
     ) -> None:  # fmt: skip
         """Create a proxy.
 
@@ -116,7 +117,9 @@ class Proxy:
             guard: Checks requests; None: every request is forwarded.
             gate: Requests wait here while the agent is paused.
             copying: Begins the copies; None: each is an exchange in the spool. No guard checks other copies.
+            body_bytes_max: Of a larger body, a request's is not kept, and a response's only so far.
         """
+        self._body_bytes_max = body_bytes_max
         self._copying = copying
         self._gate = gate
         self._guard = guard
@@ -142,7 +145,7 @@ class Proxy:
             body = await request.content.read()
         if self._copying is not None:
             return await self._pass_exchange(request, await self._copying(request, url))
-        exchange = _Exchange(self._spool, request, url, began_at, body)
+        exchange = _Exchange(self._spool, request, url, began_at, self._body_bytes_max, body)
         if self._guard is not None and (refused := exchange.checked(self._guard)) is not None:
             return refused
         if is_socket(request):
@@ -256,9 +259,11 @@ class _Exchange:
     """The copy of one request that is being forwarded, and of its response."""
 
     def __init__(
-        self, spool: Spool, request: web.BaseRequest, url: str, began_at: int, body: bytes | None = None
-    ) -> None:
+        self, spool: Spool, request: web.BaseRequest, url: str, began_at: int, body_bytes_max: int,
+        body: bytes | None = None,
+    ) -> None:  # fmt: skip
         """Begin the copy. began_at: when the request arrived, microseconds. body: its body, if it was already read."""
+        self._body_bytes_max = body_bytes_max
         self._read = body
         self._spool = spool
         self._request = request
@@ -306,7 +311,7 @@ class _Exchange:
         """Yield the body as it arrives."""
         try:
             while data := await self._piece():
-                if len(self._body) + len(data) <= BODY_BYTES_MAX:
+                if len(self._body) + len(data) <= self._body_bytes_max:
                     self._body += data
                 else:
                     self._is_long = True
@@ -341,7 +346,7 @@ class _Exchange:
         """Return the copy of the body. A body that cannot be decoded cannot be searched for credentials: only its kind
         is kept."""
         body = bytes(self._body)
-        why = f"more than {BODY_BYTES_MAX} bytes" if self._is_long else ""
+        why = f"more than {self._body_bytes_max} bytes" if self._is_long else ""
         if body and not why:
             try:
                 decoder = Decoder(encoding)
@@ -360,7 +365,12 @@ class _Exchange:
         self.requested()
         headers = [(text_of(name), text_of(value)) for name, value in found.raw_headers]
         http = "HTTP/1.1" if found.version is None else f"HTTP/{found.version.major}.{found.version.minor}"
-        self._copy = _Body(found.headers.get("Content-Encoding"), found.headers.get("Content-Type", ""), self.known)
+        self._copy = _Body(
+            found.headers.get("Content-Encoding"),
+            found.headers.get("Content-Type", ""),
+            self.known,
+            self._body_bytes_max,
+        )
         if self._spooling is not None:
             self._spooling.head(sent_headers(self.sent), http, found.status, kept_headers(headers), self._ms())
         if self._counted is not None:
@@ -413,7 +423,8 @@ _AGENT_LEFT = Broken("AgentLeft", "the agent hung up before a response came")
 class _Body:
     """The copy of a response's body, decoded if possible, else as received. last_event: detects a stream's last one."""
 
-    def __init__(self, encoding: str | None, content_type: str, known: tuple[bytes, ...]) -> None:
+    def __init__(self, encoding: str | None, content_type: str, known: tuple[bytes, ...], bytes_max: int) -> None:
+        self._bytes_max = bytes_max
         self._frames = Frames() if content_type.startswith(EVENT_STREAM) else None
         self.last_event = LastEvent()
         self._encoding = encoding
@@ -430,8 +441,8 @@ class _Body:
 
     def add(self, data: bytes) -> bytes:
         """Return the part to store now."""
-        if self._kept > BODY_BYTES_MAX:
-            self._problem = f"more than {BODY_BYTES_MAX} bytes: the rest is not kept"
+        if self._kept > self._bytes_max:
+            self._problem = f"more than {self._bytes_max} bytes: the rest is not kept"
             return b""
         found = self._read(data)
         self.last_event.add(found)

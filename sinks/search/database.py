@@ -71,14 +71,15 @@ CREATE VIRTUAL TABLE IF NOT EXISTS said USING fts5(
 class SearchDatabase:
     """One open index file. Creates its folder; only the owner may read the file."""
 
-    def __init__(self, path: Path, table: Prices) -> None:
-        """table: by which costs are made.
+    def __init__(self, path: Path, table: Prices, filters_bytes_max: int = FILTERS_BYTES_MAX) -> None:
+        """table: by which costs are made. filters_bytes_max: of filters that a transaction changed, in memory.
 
         Raises:
             SinkRefused: the file is no such index, or cannot be made.
         """
         self.path = path
         self._prices = table
+        self._filters_bytes_max = filters_bytes_max
         self._filters: dict[int, WordFilter] = {}  # those that the transaction changed
         self._filters_bytes = 0
         try:
@@ -265,7 +266,7 @@ class SearchDatabase:
             held = WordFilter.of([word for (word,) in rows])
         self._filters[run] = held
         self._filters_bytes += len(held)
-        if self._filters_bytes > FILTERS_BYTES_MAX:
+        if self._filters_bytes > self._filters_bytes_max:
             self._put_filters()
             self._forget_filters()
 

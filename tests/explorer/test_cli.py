@@ -19,6 +19,7 @@ from refold.avro.kernel import find_kernel
 from refold.avro.observation import Source
 from refold.avro.times import time_text
 from refold.explorer.cli.main import run
+from refold.explorer.doctor.findings import disk
 from refold.streams.cut import parse_cut
 from refold.streams.log.port import Marked
 from refold.streams.partitioner import placed
@@ -321,22 +322,21 @@ def test_content_is_fetched(ids: list[str], ask: Ask, tmp_path: Path) -> None:
     assert refold_command("blob", digest, log=os.environ["REFOLD_LOG"]).out == "x" * 300_000
 
 
-def test_doctor_reports_no_problem_and_then_one(
-    ids: list[str], ask: Ask, log_path: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_doctor_reports_no_problem_and_then_one(ids: list[str], ask: Ask, log_path: Path, tmp_path: Path) -> None:
     found = ask("doctor", "--json")
     assert found["ok"]
     assert {"format", "owner", "disk", "folder", "clock", "records"} <= {each["subject"] for each in found["findings"]}
     assert "PROBLEM" not in ask("doctor")
-    monkeypatch.setattr("refold.explorer.doctor.findings.FREE_BYTES_MIN", 2**80)
-    assert "disk: free at least" in ask("doctor", status=1)
-    monkeypatch.undo()
+    _, full = disk(log_path, needed_bytes=2**80)
+    assert not full.ok
+    assert full.remedy.startswith("free at least")
     (log_path / "FORMAT").write_text("refold-file 9\n")
     done = refold_command("doctor", "--json", log=f"file:{log_path}")
     assert done.status == 1
     [problem] = [each for each in done.json["findings"] if not each["ok"]]
     assert "file format 9" in problem["finding"]
     assert problem["remedy"]
+    assert f"{problem['subject']}: {problem['remedy']}" in ask("doctor", status=1)
     assert refold_command("doctor", log=f"file:{tmp_path / 'absent'}").status == 0
 
 

@@ -19,7 +19,6 @@ from refold.streams.log.file import framing
 from refold.streams.log.file.owner import Owner
 from refold.streams.web.page import PageResponse, Request, Route, json_answer
 from refold.streams.web.server import WebServer
-from refold_tests.fuzz import driver as driving
 from refold_tests.fuzz import served, target
 from refold_tests.fuzz.campaign import IN_MEMORY, keep, kept
 from refold_tests.fuzz.case import Case, read_by
@@ -104,14 +103,13 @@ def test_each_broken_promise_is_found(world: World, monkeypatch: pytest.MonkeyPa
 def test_hang_and_process_exit_are_found(
     body: str, world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(driving, "CPU_MAX_S", 3)
     agent = tmp_path / "agent.py"
     agent.write_text(f"def answer(run):\n    {body}\n")
     signed = world.folder / "whole.golden.json"
     signed.write_text(json.dumps(world.golden))
     case = Case(["golden", "run", str(signed), "--agent", f"{agent}:answer"], log="none")
     monkeypatch.setitem(ENTRANCES, "golden", lambda chance, world: case)
-    with Driver(world, SEED) as driver:
+    with Driver(world, SEED, cpu_max_s=3) as driver:
         failure = driver.run("golden", 0)
         assert failure is not None or "raise" in body
         monkeypatch.setitem(
@@ -120,13 +118,12 @@ def test_hang_and_process_exit_are_found(
         assert driver.run("golden", 1) is None, "the process was started again"
 
 
-def test_process_that_waits_forever_is_found(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(driving, "WALL_MAX_S", 3)
+def test_process_that_waits_forever_is_found(world: World, tmp_path: Path) -> None:
     agent = tmp_path / "agent.py"
     agent.write_text("import time\n\ndef answer(run):\n    time.sleep(600)\n")
     signed = world.folder / "whole.golden.json"
     signed.write_text(json.dumps(world.golden))
-    with Driver(world, SEED) as driver:
+    with Driver(world, SEED, wall_max_s=3) as driver:
         case = Case(["golden", "run", str(signed), "--agent", f"{agent}:answer"], log="none")
         failure = driver.run_case("golden/0", case)
     assert failure is not None

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import random
 
-import pytest
-
 from refold.streams.snapshots.seal import Sealer
 from refold.streams.snapshots.settings import SnapshotSettings
 from refold_tests.sealing import MemoryStore, Table
 
 
-def test_cold_spans_of_one_month_are_merged(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("refold_tests.sealing.MONTH_MICROS", 1)
-    table, store = Table(random.Random(1), 1), MemoryStore()
+def test_cold_spans_of_one_month_are_merged() -> None:
+    table, store = Table(random.Random(1), 1, month_micros=1), MemoryStore()
     sealer = Sealer(store, bytes(16), 1, settings=SnapshotSettings(changed_min=20))
     manifest = sealer.seal(table.view())
     for number in range(150 * 25):

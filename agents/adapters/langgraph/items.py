@@ -4,7 +4,7 @@ An item is the fold of its observations, as `refold state` shows it. So a retrac
 records changes the item for the graph too.
 
 `refresh` folds what is new into the items that are cached. It reads each new record of the log once, of any entity. If
-there are more than PASS_RECORDS, the cache is emptied instead, and an item is read again when it is asked for.
+there are more than `pass_records`, the cache is emptied instead, and an item is read again when it is asked for.
 """
 
 from __future__ import annotations
@@ -94,10 +94,14 @@ class ItemIndex:
 
 
 class ItemReader:
-    """Reads the items of a log. The caller must hold the log's turn. `refresh` makes everything recorded visible."""
+    """Reads the items of a log. The caller must hold the log's turn. `refresh` makes everything recorded visible.
 
-    def __init__(self, log: Log) -> None:
+    pass_records: how many new records of a partition are folded onto its kept items. items_kept: how many are kept.
+    """
+
+    def __init__(self, log: Log, *, pass_records: int = PASS_RECORDS, items_kept: int = ITEMS_KEPT) -> None:
         self._log = log
+        self._pass_records, self._items_kept = pass_records, items_kept
         self._folds = Folds(log.port.registry)
         self._index = ItemIndex()
         self._definitions = 0
@@ -120,7 +124,7 @@ class ItemReader:
 
     def _continue(self, partition: int, start: int, end: int) -> None:
         port = self._log.port
-        if end - start > PASS_RECORDS:
+        if end - start > self._pass_records:
             for name in [each for each in self._kept if port.partition_of(each) == partition]:
                 del self._kept[name]
             return
@@ -143,7 +147,7 @@ class ItemReader:
     def entities(self, names: Collection[str]) -> Mapping[str, Entity]:
         """Return items by their entities' names; one of version 0 if an item has no observation."""
         missing = [name for name in names if name not in self._kept]
-        if missing and len(self._kept) + len(missing) > ITEMS_KEPT:
+        if missing and len(self._kept) + len(missing) > self._items_kept:
             self._kept.clear()
             missing = [*names]
         by_partition: dict[int, list[str]] = {}

@@ -105,16 +105,18 @@ register_serde_event_listener(_note)
 class ListedClassesSerializer(JsonPlusSerializer):
     """LangGraph's serializer for its own classes, those of messages, and listed ones."""
 
-    def __init__(self, classes: Iterable[type] = ()) -> None:
+    def __init__(self, classes: Iterable[type] = (), *, packed_bytes_max: int = _PACKED_BYTES_MAX) -> None:
         """List the classes that checkpoints may hold.
 
         Args:
             classes: The dataclasses, enums and pydantic models that a graph's state has.
+            packed_bytes_max: How many bytes of serialized messages are kept, to serialize them once.
         """
         super().__init__(allowed_msgpack_modules=tuple(classes) or None)
         self._known: set[tuple[int, bytes]] = set()
         self._packed: dict[tuple[type, bytes], bytes] = {}  # of messages that could be read, by class and fields
         self._packed_bytes = 0
+        self._packed_bytes_max = packed_bytes_max
         self._lists: OrderedDict[int, _KnownList] = OrderedDict()  # by the id of the first message
 
     def dumps_typed(self, obj: Any) -> tuple[str, bytes]:
@@ -160,7 +162,7 @@ class ListedClassesSerializer(JsonPlusSerializer):
 
     def _keep_packed(self, key: tuple[type, bytes], packed: bytes) -> None:
         self._packed_bytes += len(key[1]) + len(packed)
-        if self._packed_bytes > _PACKED_BYTES_MAX:
+        if self._packed_bytes > self._packed_bytes_max:
             self._packed.clear()
             self._packed_bytes = len(key[1]) + len(packed)
         self._packed[key] = packed

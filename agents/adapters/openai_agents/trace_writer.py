@@ -85,9 +85,11 @@ class TraceWriter:
     """Queues what happens in traces, and writes it in a thread of its own, which begins with the first trace."""
 
     def __init__(
-        self, log: str | os.PathLike[str] | AgentLog | None, redact: Redact | None, queue_bytes_max: int
+        self, log: str | os.PathLike[str] | AgentLog | None, redact: Redact | None, queue_bytes_max: int,
+        retry_s: float = RETRY_S,
     ) -> None:  # fmt: skip
-        """As RefoldTracingProcessor."""
+        """As RefoldTracingProcessor. retry_s: when a failed write is first repeated, seconds."""
+        self._retry_s = retry_s
         self._given = log if isinstance(log, AgentLog) else None
         self._url = None if log is None or isinstance(log, AgentLog) else os.fspath(log)
         if self._given is None:
@@ -174,22 +176,22 @@ class TraceWriter:
     # In the thread
 
     def _run(self) -> None:
-        wait_s = RETRY_S
+        wait_s = self._retry_s
         while True:
             try:
                 self._take_queued()
                 self._write()
             except Exception as error:
                 if self._prepare_retry(error):
-                    wait_s = RETRY_S
+                    wait_s = self._retry_s
                 if self._deadline is not None and self._deadline.is_past:
                     return self._abandon_pieces()
                 left_s = wait_s if self._deadline is None else min(wait_s, self._deadline.left_s)
                 self._hurry.wait(left_s)
                 self._hurry.clear()
-                wait_s = min(wait_s * 2, RETRY_MAX_S) if self._deadline is None else RETRY_S
+                wait_s = min(wait_s * 2, RETRY_MAX_S) if self._deadline is None else self._retry_s
                 continue
-            wait_s = RETRY_S
+            wait_s = self._retry_s
             is_last = any(each.is_last for each in self._flushes)
             if is_last:
                 self._close_own_log()

@@ -26,7 +26,6 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from refold.agents.capture import proxy
 from refold.agents.capture.exchange import bytes_of
 from refold.agents.capture.turns import turn_of
 from refold.agents.journal.record import Call, Step
@@ -172,9 +171,8 @@ def test_every_incomplete_reason_is_covered(turns_file: Path) -> None:
     assert {name.removesuffix(".json") for name in members(turns_file, "drop-reason")} == set(REASONS)
 
 
-def test_reasons_in_a_whole_exchange(tmp_path: Path, turns_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reasons_in_a_whole_exchange(tmp_path: Path, turns_file: Path) -> None:
     """Test the reasons that come from a request, a status or a body. The agent gets what the provider sent."""
-    monkeypatch.setattr(proxy, "BODY_BYTES_MAX", 20_000)
     reasons = {name.removesuffix(".json"): json.loads(data)
                for name, data in members(turns_file, "drop-reason").items()}  # fmt: skip
     requests = [("POST", f"/{name}/v1/messages", 200) for name in ODD]
@@ -194,7 +192,7 @@ def test_reasons_in_a_whole_exchange(tmp_path: Path, turns_file: Path, monkeypat
     for example in reasons["upstream_status"]["examples"]:
         status = example["response"]["status"]
         requests.append(("POST", f"/{status}/v1/messages", status))
-    with raw_provider() as provider, capturing(tmp_path, provider.url) as captured:
+    with raw_provider() as provider, capturing(tmp_path, provider.url, body_bytes_max=20_000) as captured:
         for method, path, status in requests:
             name = path.split("/")[1]
             odd = ODD.get(name, Odd())

@@ -22,7 +22,6 @@ from refold.explorer.queries.search import SearchAnswer, runs_with, search_condi
 from refold.sinks.port import SinkRefused
 from refold.sinks.registry import open_sink
 from refold.sinks.run import keep_up
-from refold.sinks.search import database as database_module
 from refold.sinks.search.database import SearchDatabase
 from refold.sinks.search.filters import may_have
 from refold.sinks.search.find import SearchConditions, TurnFinder
@@ -284,13 +283,12 @@ def at(records: int) -> Cut:
     return Cut(bytes(16), {0: records}, 0, bytes(32))
 
 
-def test_filters_find_every_word_and_spare_the_other_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_filters_find_every_word_and_spare_the_other_runs(tmp_path: Path) -> None:
     """Filters are made again as runs grow, are written before they take much memory, and follow a rollback."""
-    monkeypatch.setattr(database_module, "FILTERS_BYTES_MAX", 1000)
     rng = random.Random(SEED)
     ring = MemoryKeyRing(lambda: rng.randbytes(KEY_BYTES))
     keys = {run: search_key(ring.create(run_key(run))) for run in map(str, range(40))}
-    with contextlib.closing(SearchDatabase(tmp_path / "index", Prices({}))) as database:
+    with contextlib.closing(SearchDatabase(tmp_path / "index", Prices({}), filters_bytes_max=1000)) as database:
         database.put_meta("sealed", "yes")
         for part in range(3):
             with database.writing(database.cut, at(part)):

@@ -91,6 +91,7 @@ class Table:
     closed: set[str] = field(default_factory=set)
     touched: list[str] = field(default_factory=list)
     types: dict[str, bytes] = field(default_factory=lambda: {"run": b"r" * 32, "everything": b"e" * 32})
+    month_micros: int = MONTH_MICROS
     _names: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -111,7 +112,7 @@ class Table:
         cells: dict[str, Any] = {"x": [self.rng.randbytes(self.rng.choice((3, 3, 900)))]}
         self.closed.discard(name)
         if name.startswith("run/") and self.rng.random() < closing_chance:
-            observed_at = self.rng.randrange(4) * MONTH_MICROS
+            observed_at = self.rng.randrange(4) * self.month_micros
             cells["ended_at"] = [1, (observed_at + 2**63).to_bytes(8, "big") + bytes(32)]
             self.closed.add(name)
         self.hashes[name] = self.rng.randbytes(32)

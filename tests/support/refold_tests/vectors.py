@@ -13,6 +13,7 @@ import json
 import sys
 from collections.abc import Callable, Mapping
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 from refold.avro.canonical import encode, json_text
@@ -251,17 +252,17 @@ def files() -> dict[str, Vector]:
     }
 
 
-def published(name: str) -> Vector:
-    """Return a vector file as committed."""
-    found: Vector = json.loads((FOLDER / name).read_text(encoding="ascii"))
+def published(name: str, folder: Path = FOLDER) -> Vector:
+    """Return a vector file of a folder; as committed by default."""
+    found: Vector = json.loads((folder / name).read_text(encoding="ascii"))
     return found
 
 
-def main(say: Callable[[str], object] = print) -> int:
+def main(say: Callable[[str], object] = print, folder: Path = FOLDER) -> int:
     """Write new cases. Return 1, and write nothing, if a published case would change."""
     changed, written = [], {}
     for name, computed in files().items():
-        old = published(name) if (FOLDER / name).exists() else {}
+        old = published(name, folder) if (folder / name).exists() else {}
         for part in ("cases", "keys"):
             now = {each["name"]: each for each in computed.get(part, [])}
             changed += [f"{name}: {each['name']}" for each in old.get(part, []) if now.get(each["name"]) != each]
@@ -271,7 +272,7 @@ def main(say: Callable[[str], object] = print) -> int:
     if changed:
         return 1
     for name, text in written.items():
-        (FOLDER / name).write_text(text, encoding="ascii")
+        (folder / name).write_text(text, encoding="ascii")
         say(name)
     return 0
 

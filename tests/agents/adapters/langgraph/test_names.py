@@ -17,7 +17,6 @@ from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph.graph import START, StateGraph
 from pydantic import BaseModel
 
-from refold.agents.adapters.langgraph import listed_classes
 from refold.agents.adapters.langgraph.listed_classes import ListedClassesSerializer
 from refold.avro.errors import InputError
 from refold.langgraph import RefoldSaver
@@ -202,9 +201,9 @@ def test_list_is_continued_only_while_its_messages_are_unchanged() -> None:
     check(first, third, second, third)
 
 
-def test_packed_messages_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(listed_classes, "_PACKED_BYTES_MAX", 5_000)
-    serializer, messages = ListedClassesSerializer(), [AIMessage("long " * 100, id=f"{number}") for number in range(20)]
+def test_packed_messages_are_bounded() -> None:
+    serializer = ListedClassesSerializer(packed_bytes_max=5_000)
+    messages = [AIMessage("long " * 100, id=f"{number}") for number in range(20)]
     assert serializer.dumps_typed(messages) == JsonPlusSerializer().dumps_typed(messages)
     assert sum(len(fields) + len(packed) for (_, fields), packed in serializer._packed.items()) <= 5_000
 

@@ -20,6 +20,7 @@ from langgraph.store.base import (
 )
 
 import refold
+from refold.agents.adapters.langgraph.items import ItemReader
 from refold.errors import InputError
 from refold.langgraph import RefoldSaver, RefoldStore
 from refold.streams.table.keys import position_key
@@ -174,10 +175,10 @@ def test_put_after_one_from_a_fast_clock_wins(store: RefoldStore) -> None:
     assert store.get(("m",), "k") is None
 
 
-def test_write_of_another_handle_is_read_at_once(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_write_of_another_handle_is_read_at_once(url: str) -> None:
     """Also by one that has more to catch up with than it reads in a pass."""
-    monkeypatch.setattr("refold.agents.adapters.langgraph.items.PASS_RECORDS", 5)
     with RefoldStore(url) as one, RefoldStore(url) as other:
+        other._items = ItemReader(other.log, pass_records=5)
         for count in (1, 2, 9):
             for number in range(count):
                 one.put(("m",), "k", {"n": [count, number]})
@@ -203,8 +204,8 @@ def test_all_handles_agree_on_the_last_of_simultaneous_puts(url: str) -> None:
         assert len(one.search((), limit=100)) == len(other.search((), limit=100)) == 1 + 4 * 8
 
 
-def test_more_items_than_the_cache_holds(store: RefoldStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("refold.agents.adapters.langgraph.items.ITEMS_KEPT", 3)
+def test_more_items_than_the_cache_holds(store: RefoldStore) -> None:
+    store._items = ItemReader(store.log, items_kept=3)
     store.batch([PutOp(("m",), f"{number}", {"n": number}) for number in range(9)])
     assert len(store.search((), limit=100)) == 9
     assert [value_of(store.get(("m",), f"{number}")) for number in range(9)] == [{"n": n} for n in range(9)]

@@ -16,9 +16,11 @@ import agents
 import pytest
 
 import refold
-from refold.agents.adapters.openai_agents import trace_writer
+from refold.agents.adapters.openai_agents.processor import QUEUE_BYTES_MAX
 from refold.agents.adapters.openai_agents.trace_runs import GAP
+from refold.agents.adapters.openai_agents.trace_writer import TraceWriter
 from refold.agents.journal.chain import broken
+from refold.agents.log import AgentLog
 from refold.avro.errors import StorageError, ValidationError
 from refold.errors import InputError
 from refold.openai_agents import RefoldTracingProcessor
@@ -126,12 +128,18 @@ def test_log_that_cannot_be_opened_yet_is_retried(tmp_path: Path, caplog: pytest
         assert len(log.recording("trace_early").steps) == 3
 
 
+def retrying(log: AgentLog) -> RefoldTracingProcessor:
+    """Return a processor that repeats a failed write at once."""
+    found = RefoldTracingProcessor(log)
+    found._writer = TraceWriter(log, None, QUEUE_BYTES_MAX, retry_s=0.001)
+    return found
+
+
 @pytest.mark.parametrize("is_appended", [False, True], ids=["refused", "no answer"])
 def test_any_failing_append_is_retried(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault_rounds: int, seed: int, is_appended: bool
 ) -> None:
     """A trace of two turns is ten observations. Each of them fails once, before or after the log took it."""
-    monkeypatch.setattr(trace_writer, "RETRY_S", 0.001)
     with refold.open(f"file:{tmp_path / 'log'}") as log:
         append = log.port.append
         for fails_at in random.Random(seed).sample(range(1, APPENDS + 1), min(APPENDS, fault_rounds)):
@@ -145,7 +153,7 @@ def test_any_failing_append_is_retried(
                     raise StorageError("the log is away")
 
             monkeypatch.setattr(log.port, "append", failing)
-            processor = RefoldTracingProcessor(log)
+            processor = retrying(log)
             with processing(processor):
                 one_trace(f"trace_{fails_at}", turns=2)
                 processor.force_flush()
@@ -160,7 +168,6 @@ def test_any_failing_append_is_retried(
 def test_refused_step_is_left_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(trace_writer, "RETRY_S", 0.001)
     with refold.open(f"file:{tmp_path / 'log'}") as log, caplog.at_level(logging.WARNING, "refold.openai_agents"):
         append = log.port.append
 
@@ -170,7 +177,7 @@ def test_refused_step_is_left_out(
             append(*given)
 
         monkeypatch.setattr(log.port, "append", refusing)
-        processor = RefoldTracingProcessor(log)
+        processor = retrying(log)
         with processing(processor):
             with agents.trace("t", trace_id="trace_refused"), agents.agent_span("desk"):
                 for given in ("first", "second", "third"):

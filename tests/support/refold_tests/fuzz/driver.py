@@ -72,9 +72,15 @@ class Failure:
 
 
 class Driver:
-    """Runs cases in one process, which is restarted if a case ends it. It is a context manager."""
+    """Runs cases in one process, which is restarted if a case ends it. It is a context manager.
 
-    def __init__(self, world: World, seed: int) -> None:
+    cpu_max_s, wall_max_s: how long a case may take, in processor time and in wall-clock time.
+    """
+
+    def __init__(
+        self, world: World, seed: int, *, cpu_max_s: float = CPU_MAX_S, wall_max_s: float = WALL_MAX_S
+    ) -> None:
+        self._cpu_max_s, self._wall_max_s = cpu_max_s, wall_max_s
         self._world = world
         self._seed = seed
         self._target: Forked | None = None
@@ -158,13 +164,25 @@ class Driver:
         assert target.stdout is not None
         with suppress(BrokenPipeError):
             print(json.dumps(asked), file=target.stdin, flush=True)
-        line = target.stdout.readline() if _is_answered(target) else None
+        line = target.stdout.readline() if self._is_answered(target) else None
         if line:
             answer: dict[str, Any] = json.loads(line)
             return answer
         reason = "no answer within the deadline" if line is None else "the process ended"
         self._end()
         return {"status": reason, "err": reason, "out": "", "peak_bytes": 0}
+
+    def _is_answered(self, target: Forked) -> bool:
+        """Return whether the process prints something, or ends, before a deadline of either time."""
+        cpu = _cpu_clock(target.pid)
+        end_cpu, end = cpu() + self._cpu_max_s, time.monotonic() + self._wall_max_s
+        with selectors.DefaultSelector() as selector:
+            assert target.stdout is not None
+            selector.register(target.stdout, selectors.EVENT_READ)
+            while not selector.select(POLL_S):
+                if cpu() > end_cpu or time.monotonic() > end:
+                    return False
+        return True
 
     def _started(self) -> Forked:
         env = environment(more={"PYTHONPATH": os.pathsep.join(FOLDERS), "PYTHONFAULTHANDLER": "1"})
@@ -175,19 +193,6 @@ class Driver:
         if target is not None:
             target.kill()
             target.communicate()
-
-
-def _is_answered(target: Forked) -> bool:
-    """Return whether the process prints something, or ends, before a deadline of processor time or wall-clock time."""
-    cpu = _cpu_clock(target.pid)
-    end_cpu, end = cpu() + CPU_MAX_S, time.monotonic() + WALL_MAX_S
-    with selectors.DefaultSelector() as selector:
-        assert target.stdout is not None
-        selector.register(target.stdout, selectors.EVENT_READ)
-        while not selector.select(POLL_S):
-            if cpu() > end_cpu or time.monotonic() > end:
-                return False
-    return True
 
 
 def _cpu_clock(pid: int) -> Callable[[], float]:
