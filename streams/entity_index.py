@@ -7,7 +7,7 @@ only those that changed since the last page.
 2. A question about another cut begins at the kept cut that has the fewest records between. The entities that have
    records there are folded at the wanted cut. All others have the same fact at both, because the state of an entity
    depends only on its own records and its type's definition.
-3. If a cut has other definitions, is one of the observed clock, or is more than MOVED_RECORDS_MAX records away, the
+3. If a cut has other definitions, is one of the observed clock, or is more than `moved_records_max` records away, the
    type is rebuilt.
 
 The last CUTS_KEPT cuts are kept. A fact must not refer to the log that it was read from: threads with a log of their
@@ -55,9 +55,13 @@ class EntityIndex(Generic[T]):
     Args:
         type_name: The entity type.
         fact: Returns the fact of an entity; None if the index leaves the entity out.
+        moved_records_max: A kept cut that is more records away is not moved from: the type is rebuilt.
     """
 
-    def __init__(self, type_name: str, fact: Callable[[EntityView], T | None]) -> None:
+    def __init__(
+        self, type_name: str, fact: Callable[[EntityView], T | None], *, moved_records_max: int = MOVED_RECORDS_MAX
+    ) -> None:
+        self._moved_records_max = moved_records_max
         self._type = type_name
         self._fact = fact
         self._kept: OrderedDict[Cut, Mapping[str, T]] = OrderedDict()
@@ -73,13 +77,21 @@ class EntityIndex(Generic[T]):
         with self._lock:
             found = self._kept.get(cut)
             if found is None:
-                near = min((each for each in self._kept if _is_near(each, cut)), default=None, key=_distance(cut))
+                near = min((each for each in self._kept if self._is_near(each, cut)), default=None, key=_distance(cut))
                 found = self._rebuilt(log, cut) if near is None else self._moved(log, near, cut)
             self._kept[cut] = found
             self._kept.move_to_end(cut)
             while len(self._kept) > CUTS_KEPT:
                 self._kept.popitem(last=False)
             return found
+
+    def _is_near(self, a: Cut, b: Cut) -> bool:
+        """Whether one cut can be reached from the other."""
+        return (
+            a.log_id == b.log_id and a.types_digest == b.types_digest and a.schemas == b.schemas
+            and a.observed_until is None and b.observed_until is None and a.offsets.keys() == b.offsets.keys()
+            and _distance(a)(b) <= self._moved_records_max
+        )  # fmt: skip
 
     def _rebuilt(self, log: IndexedLog, cut: Cut) -> Mapping[str, T]:
         if self._type not in log.port.registry.fingerprints():
@@ -155,15 +167,6 @@ def views(log: IndexedLog, type_name: str, cut: Cut) -> Mapping[str, EntityView]
 def exists(view: EntityView) -> bool:
     """Return True: the fact of an index that is asked for names only."""
     return True
-
-
-def _is_near(a: Cut, b: Cut) -> bool:
-    """Whether one cut can be reached from the other."""
-    return (
-        a.log_id == b.log_id and a.types_digest == b.types_digest and a.schemas == b.schemas
-        and a.observed_until is None and b.observed_until is None and a.offsets.keys() == b.offsets.keys()
-        and _distance(a)(b) <= MOVED_RECORDS_MAX
-    )  # fmt: skip
 
 
 def _distance(a: Cut) -> Callable[[Cut], int]:

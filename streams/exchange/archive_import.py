@@ -135,8 +135,9 @@ class Archive:
         self._through = _taken_up(file, self._places, observed)
 
     def restore(
-        self, path: Path, fork_id: bytes | None = None, progress: Progress | None = None, blobs: str | None = None
-    ) -> Identity:
+        self, path: Path, fork_id: bytes | None = None, progress: Progress | None = None, blobs: str | None = None,
+        *, batch_records: int = BATCH_RECORDS,
+    ) -> Identity:  # fmt: skip
         """Create the log (steps 2 and 3); durable on return.
 
         Args:
@@ -144,6 +145,7 @@ class Archive:
             fork_id: 16 bytes, the id of a new log that continues from the archive; None restores the archived log.
             progress: called as the file is read.
             blobs: the URL of the store for its contents, instead of the log's own folder.
+            batch_records: how many records are folded and written at once.
 
         Returns:
             The new log's identity.
@@ -156,7 +158,7 @@ class Archive:
             found = Identity(self.cut.log_id, partitions, self.header.archived_at, self.header.forked_from)
             identity = found if fork_id is None else forked(found, fork_id)
             restorer = Restorer(database, partitions, identity.id)
-            writer = _Writer(restorer, store_of_log(path, blobs, make=True), self._places, self._through)
+            writer = _Writer(restorer, store_of_log(path, blobs, make=True), self._places, self._through, batch_records)
             check = ArchiveCheck()
             for item, observation in _checked(self._file, check, progress):
                 writer.take(item, observation)
@@ -170,7 +172,10 @@ class Archive:
 class _Writer:
     """Writes items to the log in batches."""
 
-    def __init__(self, restorer: Restorer, blobs: ContentStore, places: Places, through: list[int]) -> None:
+    def __init__(
+        self, restorer: Restorer, blobs: ContentStore, places: Places, through: list[int], batch_records: int
+    ) -> None:
+        self._batch_records = batch_records
         self._restorer = restorer
         self._blobs = blobs
         self._places = places
@@ -188,7 +193,7 @@ class _Writer:
                     self._arrived.append(CheckedRecord(item, observation))
                 self._waiting.append(item)
                 self._waiting_bytes += len(item.data)
-                if len(self._waiting) >= BATCH_RECORDS or self._waiting_bytes >= BATCH_BYTES:
+                if len(self._waiting) >= self._batch_records or self._waiting_bytes >= BATCH_BYTES:
                     self.flush()
             case Definition() if item.offset >= self._taken_up:
                 self.flush()

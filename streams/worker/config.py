@@ -16,6 +16,8 @@ SESSION_MS = 10_000
 TRANSACTION_MS = 20_000
 EPOCH_EVERY_MS = 10_000
 STUCK_S = 10.0
+RETRY_S = 1.0
+REGISTRY_S = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +36,8 @@ class FoldConfig:
     registry: the Schema Registry, which a log that is bound to one asks about ids that it does not hold. kafka:
     settings of librdkafka, which override those of the environment. client_id: the worker's name for others.
     stuck_s: after so many seconds without an answer about a partition, the fetcher asks another client (fetcher.py).
+    retry_s: when a start, or a question to the Schema Registry, that got no answer is repeated. registry_s: how long it
+    may take to answer: batches wait for it.
     """
 
     url: str
@@ -52,3 +56,5 @@ class FoldConfig:
     kafka: Mapping[str, str] = field(default_factory=dict, repr=False)
     client_id: str = "refold-worker"
     stuck_s: float = STUCK_S
+    retry_s: float = RETRY_S
+    registry_s: float = REGISTRY_S

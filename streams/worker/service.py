@@ -71,13 +71,10 @@ STARTS_AT_ONCE = 2
 IDLE_S = 0.1
 # How long to wait for records while a transaction is under way, which may be over sooner.
 AHEAD_S = 0.002
-RETRY_S = 1.0
 ENDED_POLL_S = 1.0
 FOLDER_EVERY_S = 1.0
 OUTAGE_RECENT_S = 120.0
 FETCHED_AT_ONCE = 2_000
-# The Schema Registry is called between batches, which wait for its answer.
-ASKED_S = 2.0
 
 _logger = logging.getLogger(__name__)
 
@@ -98,7 +95,9 @@ class FoldService:
         """
         self._config = config
         self._now_s = now_s
-        schema_ids = None if config.registry is None else SchemaIds(config.registry, timeout_s=ASKED_S, retries=0)
+        schema_ids = (
+            None if config.registry is None else SchemaIds(config.registry, timeout_s=config.registry_s, retries=0)
+        )
         log = self._log = KafkaLog(parse_url(config.url), config=config.kafka, schema_ids=schema_ids)
         self._stopping = Event()
         self._has_ended = Event()
@@ -307,7 +306,7 @@ class FoldService:
         if partition.refused is None or self._now_s() >= partition.registry_retry_at_s:
             partition.decide()
             if partition.refused is not None:
-                partition.registry_retry_at_s = self._now_s() + RETRY_S
+                partition.registry_retry_at_s = self._now_s() + self._config.retry_s
         self._waits.note(partition.number, partition.waits_for or partition.damage)
         self._fetcher.set_paused(partition.number, is_paused=partition.is_waiting)
         if not had and self._has_decided():
@@ -416,7 +415,7 @@ class FoldService:
                 try:
                     table = starting.table.result()
                 except Unanswered as error:
-                    starting.again_at_s = self._now_s() + RETRY_S
+                    starting.again_at_s = self._now_s() + self._config.retry_s
                     self._waits.note(number, str(error))
                     continue
                 except DamagedRecord as error:

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 import refold
-from refold.streams import entity_index
 from refold.streams.client import Log
 from refold.streams.cut import Cut
 from refold.streams.entity_index import EntityIndex, EntityIndexes, facts, views
@@ -53,14 +52,11 @@ def written(log: Log, chosen: random.Random) -> list[Cut]:
 
 
 @pytest.mark.parametrize("moved_max", [0, 30, 10_000], ids=["rebuilds", "both", "moves"])
-def test_facts_are_those_of_a_rebuild(
-    tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch, moved_max: int
-) -> None:
-    monkeypatch.setattr(entity_index, "MOVED_RECORDS_MAX", moved_max)
+def test_facts_are_those_of_a_rebuild(tmp_path: Path, seed: int, moved_max: int) -> None:
     chosen = random.Random(seed)
     with refold.open(f"file:{tmp_path / 'log'}") as log:
         cuts = written(log, chosen)
-        index = EntityIndex(TYPE, limit_of)
+        index = EntityIndex(TYPE, limit_of, moved_records_max=moved_max)
         for cut in chosen.choices(cuts, k=14):  # forwards, backwards, and again
             assert index.at(log, cut) == rebuilt_at(log, cut)
 

@@ -25,13 +25,12 @@ RECORDS = 500
 IMPORTER = """
 import sys
 from pathlib import Path
-from refold.streams.exchange import archive_import
+from refold.streams.exchange.archive_import import Archive
 from refold.streams.exchange.files import ExchangeFile
-archive_import.BATCH_RECORDS = 20
 print("ready", flush=True)
-archive = archive_import.Archive(ExchangeFile(Path(sys.argv[1])))
+archive = Archive(ExchangeFile(Path(sys.argv[1])))
 print("checked", flush=True)
-archive.restore(Path(sys.argv[2]), b"a fork's own id." if sys.argv[3] == "fork" else None)
+archive.restore(Path(sys.argv[2]), b"a fork's own id." if sys.argv[3] == "fork" else None, batch_records=20)
 print("done", flush=True)
 """
 

@@ -20,7 +20,6 @@ from refold.streams.log.kafka.log import KafkaLog
 from refold.streams.log.kafka.url import parse_url
 from refold.streams.registry.ids import SchemaIds
 from refold.streams.registry.settings import RegistrySettings
-from refold.streams.worker import service
 from refold.testing.registry import SchemaRegistry
 from refold_tests.brokers import SharedKafka
 from refold_tests.child import Child
@@ -156,11 +155,9 @@ def test_reducer_failure_of_its_process_ends_the_worker_without_a_verdict(
 
 def test_unknown_ids_are_looked_up_in_the_registry_and_an_outage_decides_nothing(
     kafka: SharedKafka, prefix: str, own_registry: SchemaRegistry, tmp_path: Path, seed: int,
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:  # fmt: skip
     """The worker asks repeatedly, and logs once that it waits, and once that it continues."""
-    for name in ("ASKED_S", "RETRY_S"):
-        monkeypatch.setattr(service, name, 0.1)
     url, settings = url_of(kafka.bootstrap, prefix), RegistrySettings((own_registry.url,))
     observations = history(random.Random(seed), 20)
     with closing(KafkaLog(parse_url(url), schema_ids=SchemaIds(settings))) as log, SchemaIds(settings) as others:
@@ -172,7 +169,7 @@ def test_unknown_ids_are_looked_up_in_the_registry_and_an_outage_decides_nothing
             value = b"\0" + wire_id.to_bytes(4, "big") + framed(log, observations[0])[5:]
             produce(log, 0, (observations[0].entity.encode(), value, [], reason))
         acknowledged = append(log, observations)
-        with running(url, tmp_path, registry=settings) as found:
+        with running(url, tmp_path, registry=settings, registry_s=0.1, retry_s=0.1) as found:
             await_status(found, lambda each: bool(each.get("waits_for")), partition=0)
             asked: set[float] = set()
             while len(asked) < 5:
