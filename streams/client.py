@@ -51,7 +51,7 @@ def _locked(method: F) -> F:
 
     @functools.wraps(method)
     def locked(self: Log, *args: Any, **kwargs: Any) -> Any:
-        with self.turn:
+        with self.lock:
             return method(self, *args, **kwargs)
 
     return cast(F, locked)
@@ -60,7 +60,7 @@ def _locked(method: F) -> F:
 class Log:
     """An open log; a context manager.
 
-    For one thread. Other threads may record and flush at the same time, or use `port` while they hold `turn`. On Kafka
+    For one thread. Other threads may record and flush at the same time, or use `port` while they hold `lock`. On Kafka
     they wait while one of them flushes.
 
     A `Time` is RFC 3339 text, an aware datetime or integer microseconds since 1970. A WHEN is described in
@@ -72,7 +72,7 @@ class Log:
     def __init__(
         self, port: LogPort, types: Mapping[str, TypeDefinition], mine: set[str], runtime: RuntimeContext
     ) -> None:
-        self.turn = RLock()
+        self.lock = RLock()
         self._port = port
         self._types = types
         self._runtime = runtime
@@ -124,7 +124,7 @@ class Log:
                 recorded.
             SchemaError: The type is unknown.
         """
-        with self.turn:
+        with self.lock:
             version = self._writers.of_entity(entity)
             now = self._runtime.now_micros()
             blobs: dict[bytes, bytes] | None = {} if self._port.has_store else None
@@ -235,7 +235,7 @@ class Log:
         Raises:
             StorageError: The storage failed, or no broker answers. A later flush sends again what was not stored.
         """
-        with self.turn:
+        with self.lock:
             end = self._port.begin_flush()
         end()
 

@@ -186,7 +186,7 @@ async def _await_answer(answer: Awaitable[Any]) -> Any:
 class Ledger:
     """The effects of a log. Several threads and tasks may use one.
 
-    log: used in its turn (`Log.turn`). now_micros, new_token, sleep: injected. The others: see EffectLog.
+    log: used under `Log.lock`. now_micros, new_token, sleep: injected. The others: see EffectLog.
     """
 
     def __init__(
@@ -236,7 +236,7 @@ class Ledger:
             tool: Only effects of this tool.
             at: As they were at this point. Whether a lease is over is always judged by the current time.
         """
-        with self._book.log.turn:
+        with self._book.log.lock:
             found = listing.listed(self._book.log, self._now_micros(), at=at, status=status, run=run, tool=tool)
         return [*filter(listing.chosen_by(status, run, tool), found)]
 
@@ -246,7 +246,7 @@ class Ledger:
         Raises:
             InputError: There is none with that key.
         """
-        with self._book.log.turn:
+        with self._book.log.lock:
             found = listing.listed(self._book.log, self._now_micros(), keys=[key])
         if not found:
             raise InputError(f"effect {key}: no such effect is recorded; `refold effects list` shows the keys")

@@ -68,7 +68,7 @@ class EffectLog:
         """
         entity = entity_of(key)
         state = known or EffectState()
-        with self.log.turn:
+        with self.log.lock:
             port = self.log.port
             port.publish()  # the process that records something about an effect flushes it
             port.refresh()
@@ -116,7 +116,7 @@ class EffectLog:
             field: The field of the patch.
             value: The value, in the clear.
         """
-        with self.log.turn:
+        with self.log.lock:
             return self._keeper.seal(run_key(order.run), entity_of(order.key), field, value)
 
     def opened(self, key: str, field: str, stored: Any) -> Plain:
@@ -125,7 +125,7 @@ class EffectLog:
         Raises:
             NotAnswerable: It can no longer be read.
         """
-        with self.log.turn:
+        with self.log.lock:
             return self._keeper.open(entity_of(key), field, option_of(stored) or stored)
 
     def inputs(self, order: Order) -> Any:

@@ -174,7 +174,7 @@ class _Lease:
         return f"run {self._run} is being healed by {self._record.owner} since {since}"
 
     def _read(self) -> None:
-        with self._log.turn:
+        with self._log.lock:
             port = self._log.port
             port.publish()
             port.refresh()

@@ -275,7 +275,7 @@ class LogSink:
 
     def _hand_over(self) -> None:
         self._write_pending()
-        with self._log.turn:
+        with self._log.lock:
             self._log.port.publish()  # if the log refuses a record, that is raised here and ends the recording
 
     def _observe_step_begin(self, number: int, name: str, attempt: int, at: int) -> None:

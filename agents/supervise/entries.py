@@ -48,7 +48,7 @@ class AgentEntries:
             known: What it said at the last read, which is updated.
         """
         entity = entity_of(name)
-        with self._log.turn:
+        with self._log.lock:
             record = known if known is not None and known.offset else self._checkpoint(entity)
             port = self._log.port
             port.publish()

@@ -108,7 +108,7 @@ class SessionRuns:
         transcripts = self._transcripts(session)
         if not transcripts.get(""):
             return
-        with self._log.turn:
+        with self._log.lock:
             vocabulary = TypeCatalog(self._log.port.registry, {}, shipped_types())
 
         def definition(type_name: str) -> TypeDefinition:
@@ -135,7 +135,7 @@ class SessionRuns:
         """Record an observation, unless it was recorded. If it is recorded again, it is the same one, by its id."""
         if observation_id in known:
             return
-        with self._log.turn:
+        with self._log.lock:
             if not self._log.port.has_id_index or self._log.port.find(observation_id) is None:
                 self._log.take(observation, observation_id, definition, blobs, data)
         known.add(observation_id)

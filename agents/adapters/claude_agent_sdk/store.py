@@ -148,7 +148,7 @@ class RefoldSessionStore(LogContext, SessionStore):
     def _append(
         self, session: StoredSession, subpath: str | None, trees: Sequence[Any], entries: Sequence[SessionStoreEntry]
     ) -> None:
-        with self._log.turn:
+        with self._log.lock:
             fold = self._fold(session)
             index = recent(self._projects, session.project, ProjectFold, PROJECTS_KEPT)
             if session.session not in caught_up(self._log, project_entity(session.project), index).sessions:
@@ -170,7 +170,7 @@ class RefoldSessionStore(LogContext, SessionStore):
         self._change(fold, subpath, patch)
 
     def _delete(self, session: StoredSession, subpath: str | None) -> None:
-        with self._log.turn:
+        with self._log.lock:
             fold = self._fold(session)
             if subpath not in fold.subpaths if subpath is not None else not fold.has_any:
                 return
@@ -201,18 +201,18 @@ class RefoldSessionStore(LogContext, SessionStore):
 
     def _fold(self, session: StoredSession) -> SessionFold:
         """Return what is known of a session now, from all processes."""
-        with self._log.turn:
+        with self._log.lock:
             self._refresh()
             found = recent(self._sessions, session, lambda: SessionFold(self._log, session), SESSIONS_KEPT)
             return caught_up(self._log, session.entity, found)
 
     def _transcripts(self, session: StoredSession) -> Mapping[str, list[SessionStoreEntry]]:
-        with self._log.turn:
+        with self._log.lock:
             fold = self._fold(session)
             return caught_up(self._log, session.entity, Transcripts(fold)).entries
 
     def _summaries(self, project: str) -> list[SessionSummaryEntry]:
-        with self._log.turn:
+        with self._log.lock:
             self._refresh()
             index = recent(self._projects, project, ProjectFold, PROJECTS_KEPT)
             names = [*caught_up(self._log, project_entity(project), index).sessions]

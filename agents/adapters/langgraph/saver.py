@@ -229,7 +229,7 @@ class RefoldSaver(LogContext, BaseCheckpointSaver[int]):
     @contextmanager
     def _write_transaction(self) -> Iterator[None]:
         """Hold the log's turn and read its latest records first. On exit, everything recorded inside is durable."""
-        with self._log.turn:
+        with self._log.lock:
             self._reader.refresh()
             yield
             end = self._log.port.begin_flush()
@@ -239,7 +239,7 @@ class RefoldSaver(LogContext, BaseCheckpointSaver[int]):
 
     def get_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
         """As BaseCheckpointSaver."""
-        with self._log.turn:
+        with self._log.lock:
             self._reader.refresh()
             key = _key(config, get_checkpoint_id(config) or "")
             index = self._reader.thread(key.thread)
@@ -261,7 +261,7 @@ class RefoldSaver(LogContext, BaseCheckpointSaver[int]):
         configurable = (config or {}).get("configurable") or {}
         namespace, checkpoint = configurable.get("checkpoint_ns"), configurable.get("checkpoint_id")
         bound = get_checkpoint_id(before) if before is not None else None
-        with self._log.turn:
+        with self._log.lock:
             self._reader.refresh()
             threads = [str(configurable["thread_id"])] if "thread_id" in configurable else self._reader.threads()
             keys = [
@@ -271,7 +271,7 @@ class RefoldSaver(LogContext, BaseCheckpointSaver[int]):
             ]  # fmt: skip
         keys.sort(key=lambda key: key.checkpoint, reverse=True)
         for key in keys:
-            with self._log.turn:
+            with self._log.lock:
                 metadata = self._metadata(key)
                 is_wanted = all(name in metadata and metadata[name] == value for name, value in wanted.items())
                 found = self._tuple(key) if is_wanted else None
@@ -282,7 +282,7 @@ class RefoldSaver(LogContext, BaseCheckpointSaver[int]):
         self, *, config: RunnableConfig, channels: Sequence[str]
     ) -> Mapping[str, DeltaChannelHistory]:
         """As BaseCheckpointSaver. The history includes ancestors that are no longer listed."""
-        with self._log.turn:
+        with self._log.lock:
             self._reader.refresh()
             key = _key(config, get_checkpoint_id(config) or "")
             if not key.checkpoint:

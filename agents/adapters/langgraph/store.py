@@ -104,7 +104,7 @@ class RefoldStore(LogContext, BaseStore):
         """
         operations = [*ops]
         puts = _puts_of(operations)
-        with self._log.turn:
+        with self._log.lock:
             self._items.refresh()
             results = [self._answer(op) for op in operations]
             if not puts:

@@ -137,7 +137,7 @@ class RefoldSession(LogHolder):
 
     def _popper_of(self, key: str) -> str:
         """Return the id of the first observation in the log that popped an item."""
-        with self._log.turn:
+        with self._log.lock:
             port = self._log.port
             port.publish()
             port.refresh()

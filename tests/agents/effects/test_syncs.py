@@ -54,7 +54,7 @@ def syncs(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def appended(log: AgentLog) -> int:
-    with log.turn:
+    with log.lock:
         return sum(log.port.ends().values())
 
 

@@ -30,7 +30,7 @@ def held(log: AgentLog) -> Iterator[Callable[[], None]]:
     is_held, let_go, was_let_go = threading.Event(), threading.Event(), list[bool]()
 
     def hold() -> None:
-        with log.turn:
+        with log.lock:
             is_held.set()
             was_let_go.append(let_go.wait(WAIT_S))
 
