@@ -91,7 +91,7 @@ class Digests:
             self._slots[slot] = found
         return found
 
-    def take(self, other: Digests) -> None:
+    def add_slots(self, other: Digests) -> None:
         """Add the slots of another, none of which this one has."""
         self._buckets.update(other._buckets)
         self._slots.update(other._slots)

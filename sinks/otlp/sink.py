@@ -157,7 +157,7 @@ class PositionFile:
             SinkBusy: Another process holds the lock.
             SinkRefused: The file cannot be read.
         """
-        self._take()
+        self._lock_position()
         try:
             document = json.loads(read_bounded(self.path))
             if document["format"] != FORMAT:
@@ -186,7 +186,7 @@ class PositionFile:
             os.close(self._lock)
             self._lock = None
 
-    def _take(self) -> None:
+    def _lock_position(self) -> None:
         if self._lock is not None:
             return
         try:

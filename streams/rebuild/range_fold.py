@@ -164,7 +164,7 @@ class RangeFold:
         """Fold one record; False when its entity has to be folded from nothing."""
         entity = self._objects.get(record.entity)
         if entity is None:
-            entity = self._take(record.entity)
+            entity = self._load(record.entity)
         is_new = self._fold_onto(entity, record, registry)
         if is_new:
             entity.state_hash = UNHASHED
@@ -186,8 +186,8 @@ class RangeFold:
             return None
         return None if mutations is None else True
 
-    def _take(self, name: str) -> Entity:
-        """The entity as an object."""
+    def _load(self, name: str) -> Entity:
+        """Return the entity as an object, decoded if it was not one."""
         packed = self.layers.get(name)
         if packed is None:
             entity = Entity(name)

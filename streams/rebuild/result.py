@@ -87,7 +87,7 @@ class Rebuilt:
             raise NotAnswerable("a root covers all entities: rebuild without types, entities and since to get it")
         digests = Digests()
         for part in self.parts.values():
-            digests.take(part.layers.rehash())
+            digests.add_slots(part.layers.rehash())
         return digests
 
     def root(self) -> bytes:

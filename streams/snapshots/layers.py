@@ -91,7 +91,7 @@ class Layers:
                 older[last] = ref
             ref += 1
 
-    def _take(self, chunk: Chunk) -> int:
+    def _add_chunk(self, chunk: Chunk) -> int:
         """Add a chunk of a layer above all others."""
         number = self._store.add(chunk)
         for ref, place in enumerate(chunk.places, number << _GROUP_BITS):
@@ -136,7 +136,7 @@ class Layers:
         return chunks_of_pieces(pieces, self._store.chunk_bytes)
 
     def _layer(self, pieces: Iterable[Piece]) -> list[int]:
-        return [self._take(Chunk(data, "a view", checked=True)) for data in self.chunks(pieces)]
+        return [self._add_chunk(Chunk(data, "a view", checked=True)) for data in self.chunks(pieces)]
 
     def _merge(self) -> None:
         """Merge the last LAYERS_TO_MERGE layers of one level into one of the next."""

@@ -216,12 +216,12 @@ class Sealing:
             if folded is None or self._taken.get(partition) is folded:
                 continue
             try:
-                self._take(partition, folded)
+                self._begin_writing(partition, folded)
             except StorageError as error:
                 if self._owns(partition):
                     _logger.warning("partition %d: its snapshots are taken up later: %s", partition, error)
 
-    def _take(self, partition: int, folded: _FoldedPartition) -> None:
+    def _begin_writing(self, partition: int, folded: _FoldedPartition) -> None:
         self._store.take(partition)
         is_new = folded.fenced_at is None
         folded.fenced_at = None

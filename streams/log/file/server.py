@@ -100,9 +100,9 @@ class Server:
             while not self._stopping:
                 ready = [key.fileobj for key, _ in selector.select()]
                 if self._listener in ready and not self._stopping:
-                    self._take()
+                    self._accept_connection()
 
-    def _take(self) -> None:
+    def _accept_connection(self) -> None:
         try:
             connection, _ = self._listener.accept()
         except OSError as error:

@@ -177,7 +177,7 @@ class ContentIndex:
         end = self._offsets.ends([self.place], committed=False)[self.place]
         for raw in self._reading.records(self.place, self.next, end):
             if is_content_record(raw, self.place, self._partitions):
-                self._take(raw)
+                self._apply(raw)
             else:
                 self._foreign.count_skipped(self.place, raw.offset)
         self.next, self.read_at = max(end, self.next), now_s
@@ -237,7 +237,7 @@ class ContentIndex:
         self._removing: dict[bytes, dict[bytes, bytes]] = {}
         self._expired: set[bytes] = set()
 
-    def _take(self, raw: RawRecord) -> None:
+    def _apply(self, raw: RawRecord) -> None:
         self.time_ms = max(self.time_ms, raw.timestamp)
         kind, rest = split_key(raw.key or b"")
         digest, token = rest[:ID_BYTES], rest[ID_BYTES:VERSION_BYTES]

@@ -125,7 +125,7 @@ class KafkaLog(LogPort):
         give_ids = None if schema_ids is None else partial(schema_ids.register, address.prefix)
         self._foreign = ForeignRecords()
         self.stores = LogStores(address, found, self.clients, self.offsets, timeout_s, self._foreign, self.unreadable)
-        self._take_store(self.stores.open())
+        self._use_store(self.stores.open())
         self.manifests = ManifestMap(
             self.topics.manifests, self.partitions, self.offsets, self.reading, time.monotonic, self._foreign
         )
@@ -307,10 +307,10 @@ class KafkaLog(LogPort):
         self._require_writable()
         if self.has_store:
             return False
-        self._take_store(self.stores.make())
+        self._use_store(self.stores.make())
         return True
 
-    def _take_store(self, store: ContentStore | None) -> None:
+    def _use_store(self, store: ContentStore | None) -> None:
         self._store, self.has_store = store, store is not None
         self.blobs = NoStore(self.stores.missing) if store is None else GuardedStore(store, self._require_writable)
 

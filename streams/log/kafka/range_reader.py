@@ -138,7 +138,7 @@ class LogReaders:
         known = self._empty.get(place, (0, 0))
         if start >= end or (known[0] <= start and end <= known[1]):
             return
-        reader = self._take(few)
+        reader = self._borrow(few)
         is_sound, is_empty = False, True
         at = start
         try:
@@ -228,7 +228,7 @@ class LogReaders:
         Returns:
             None if the batch is readable.
         """
-        reader = self._take(True)
+        reader = self._borrow(True)
         try:
             met = self._met_at(reader, place, offset, end)
             if met is None:
@@ -338,7 +338,7 @@ class LogReaders:
     def _needs(self, place: KafkaPartition) -> str:
         return self._clients.denial_message(Grant(TOPIC, place.topic, READ))
 
-    def _take(self, few: bool) -> _Reader:
+    def _borrow(self, few: bool) -> _Reader:
         with self._lock:
             if self._closed:
                 raise StorageError("the log is closed")

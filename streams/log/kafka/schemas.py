@@ -129,7 +129,7 @@ class SchemaFollower:
         end = self._offsets.ends([self._place])[self._place]
         for raw in self._reading.records(self._place, len(self._registry), end):
             self._skip_to(raw.offset)
-            self._take(raw)
+            self._apply(raw)
         self._skip_to(end)
         if self._give_ids is not None and self._space == EMBEDDED:
             raise InputError(
@@ -255,7 +255,7 @@ class SchemaFollower:
         while len(self._registry) < offset:
             self._registry.skip(self._time)
 
-    def _take(self, raw: RawRecord) -> None:
+    def _apply(self, raw: RawRecord) -> None:
         self._time = max(self._time, raw.timestamp)
         token = raw.header(QUARANTINE)
         if token is not None:

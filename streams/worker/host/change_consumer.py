@@ -204,7 +204,7 @@ class ChangeConsumer:
         if self._stopping.is_set():
             return
         if self._fetched:
-            self._take(*self._fetched[0])
+            self._consume(*self._fetched[0])
         else:
             found = self._fetcher.fetch(FETCHED_AT_ONCE, _IDLE_S)
             self._fetched.extend(each for each in found if each[0] in self._done)
@@ -220,8 +220,8 @@ class ChangeConsumer:
             ) from error
         self._done[delivery.partition] = delivery.offset + 1
 
-    def _take(self, partition: int, found: Fetched) -> None:
-        """Take the oldest fetched record."""
+    def _consume(self, partition: int, found: Fetched) -> None:
+        """Deliver the oldest fetched record, or skip it."""
         if isinstance(found, RawRecord):
             place = f"{self._topic}/{partition} offset {found.offset}"
             try:
