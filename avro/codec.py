@@ -38,8 +38,8 @@ _LINK = reader(nullable(LINK))
 _TEXTS = reader({"type": "array", "items": {"type": "string"}})
 
 
-def schema_id(text: str) -> int:
-    """Return a schema's embedded wire id: the first 31 bits of the SHA-256 of its text."""
+def derived_wire_id(text: str) -> int:
+    """Return a schema's derived wire id: the first 31 bits of the SHA-256 of its text."""
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:4], "big") >> 1
 
 
@@ -86,8 +86,8 @@ class RecordCodec:
         self, derive: Callable[[TypeDefinition], dict[str, Any]], definition: TypeDefinition, wire_id: int | None = None
     ) -> None:
         self._node, self.text, self._write, self._read = _compiled(derive, _Definition(definition))
-        self.schema_id = schema_id(self.text) if wire_id is None else wire_id
-        self._frame = b"\0" + self.schema_id.to_bytes(4, "big")
+        self.wire_id = derived_wire_id(self.text) if wire_id is None else wire_id
+        self._frame = b"\0" + self.wire_id.to_bytes(4, "big")
         self._judging: Any = None  # the schema as fastavro has it, from the first message that it has to judge on
 
     def encode(self, datum: Mapping[str, Any] | tuple[Any, ...]) -> bytes:
@@ -123,7 +123,7 @@ class RecordCodec:
         try:
             datum = fastavro.schemaless_reader(body, self._judging, None)
         except Exception as error:  # fastavro raises various exceptions for invalid bytes
-            raise UndecodableError(f"it is not Avro of schema {self.schema_id}: {_why(error)}") from error
+            raise UndecodableError(f"it is not Avro of schema {self.wire_id}: {_why(error)}") from error
         if body.tell() != len(data):
             raise UndecodableError(f"{len(data) - body.tell()} bytes after the end of the Avro body")
         assert isinstance(datum, dict)

@@ -2,7 +2,7 @@
 
 A definition's place in `.schemas` is its offset. A log's wire ids come from one of two spaces, chosen when it is made:
 
-- embedded: the first 31 bits of the SHA-256 of the derived schema, so every writer computes the same id for a schema;
+- derived: the first 31 bits of the SHA-256 of the derived schema, so every writer computes the same id for a schema;
 - registry: the ids that a Schema Registry assigned to the derived schemas. They are stored in `.schemas` with the
   definition, so readers of the log need no registry.
 
@@ -32,9 +32,9 @@ from refold.avro.codec import (
     ObservationCodec,
     RecordCodec,
     change_codec,
+    derived_wire_id,
     framed_id,
     reframed,
-    schema_id,
     state_codec,
 )
 from refold.avro.definition import TypeDefinition
@@ -57,7 +57,7 @@ class WireIds(NamedTuple):
 class TypeVersion:
     """One registered definition, with its codecs and checks, each built on first use.
 
-    registered_at in milliseconds. wire_ids: None in a log with embedded ids.
+    registered_at in milliseconds. wire_ids: None in a log with derived ids.
     """
 
     def __init__(
@@ -196,7 +196,7 @@ class Registry:
             self._check_given(definition, wire_ids)
             return
         codec = ObservationCodec(definition)
-        clash = self._by_wire_id.get(codec.schema_id)
+        clash = self._by_wire_id.get(codec.wire_id)
         if clash is not None and clash.wire_ids is None and clash.codec.text != codec.text:
             raise SchemaError(f"{definition.name}: its schema has the 31-bit id of one of {clash.definition.name}; "
                               "change any doc-free part of it, such as the order of its fields")  # fmt: skip
@@ -241,7 +241,7 @@ class Registry:
         return version
 
     def _take_ids(self, version: TypeVersion) -> None:
-        self._by_wire_id.setdefault(version.codec.schema_id, version)
+        self._by_wire_id.setdefault(version.codec.wire_id, version)
         if version.wire_ids is not None:
             for wire_id, schema in zip(version.wire_ids, _schemas_of(version.definition), strict=True):
                 self._given.setdefault(wire_id, (version.definition.name, schema))
@@ -288,7 +288,7 @@ class Registry:
         """Add a definition at the next offset as pending: a hole for every reader until it is activated."""
         version = TypeVersion(definition, len(self), registered_at, wire_ids)
         self._pending[version.offset] = version
-        self._pending_ids.setdefault(version.codec.schema_id, version)
+        self._pending_ids.setdefault(version.codec.wire_id, version)
         self._pending_prints.add(definition.fingerprint)
         self.skip(registered_at)
 
@@ -307,7 +307,7 @@ class Registry:
             return
         del self._pending[offset]
         self._pending_prints.discard(version.definition.fingerprint)
-        self._pending_ids = {each.codec.schema_id: each for each in reversed(self._pending.values())}
+        self._pending_ids = {each.codec.wire_id: each for each in reversed(self._pending.values())}
         self.add(version.definition, registered_at, version.wire_ids)
 
     def skip(self, registered_at: int = 0) -> None:
@@ -388,12 +388,12 @@ class Registry:
         """The first version of each schema; its codec reads the schema's messages."""
         return list(self._by_wire_id.values())
 
-    def embedded(self, data: bytes) -> bytes:
-        """A framed message as a log with embedded ids would hold it."""
+    def with_derived_id(self, data: bytes) -> bytes:
+        """A framed message with the derived wire id, as a log without a Schema Registry holds it."""
         version = self.writer(data)
         if version is None or version.wire_ids is None:
             return data
-        return reframed(data, schema_id(version.codec.text))
+        return reframed(data, derived_wire_id(version.codec.text))
 
     def fingerprints(self, below: int | None = None) -> dict[str, bytes]:
         """The fingerprint of each type's newest version, or newest below an offset."""

@@ -54,7 +54,7 @@ class ChangeReader:
         if schema not in self._codecs:
             versions = list(self._log.registry)
             for version in versions[self._known :]:
-                self._codecs[version.changes.schema_id] = change_codec_of(version)
+                self._codecs[version.changes.wire_id] = change_codec_of(version)
             self._known = len(versions)
         if schema not in self._codecs:
             raise CorruptionError(f"a change names schema {schema}, which this log does not hold; run refold verify")

@@ -176,7 +176,7 @@ class Log:
         """
         version = self._writers.ensure_definition_registered(definition)
         codec = version.codec
-        own = codec.encode_observation(observation) if data is None else reframed(data, codec.schema_id)
+        own = codec.encode_observation(observation) if data is None else reframed(data, codec.wire_id)
         self._put(observation, observation_id, own, blobs)
 
     @_locked
@@ -194,7 +194,7 @@ class Log:
                 version = versions[definition.fingerprint] = self._writers.ensure_definition_registered(definition)
             for digest, content in blobs.items():
                 self._port.blobs.put(digest, content)
-            appended.append(AppendedObservation(entity, observation_id, reframed(data, version.codec.schema_id)))
+            appended.append(AppendedObservation(entity, observation_id, reframed(data, version.codec.wire_id)))
         self._port.append_encoded(appended)
 
     def _append(self, observation: Observation, version: TypeVersion, blobs: Mapping[bytes, bytes]) -> bytes:

@@ -129,7 +129,11 @@ class _Outgoing:
     def _partition(self, partition: int, end: int, at_once: int) -> Iterator[Record]:
         for start in range(0, end, at_once):
             for record in self._log.read_with_holes(partition, start, min(start + at_once, end)):
-                yield record._replace(data=self._log.registry.embedded(record.data)) if not is_hole(record) else record
+                yield (
+                    record._replace(data=self._log.registry.with_derived_id(record.data))
+                    if not is_hole(record)
+                    else record
+                )
 
     def _definition(self, place: TypeVersion | Hole) -> Definition:
         registry = self._log.registry

@@ -39,7 +39,7 @@ class RunningExport:
         self._cut = cut
         self._by_wire_id: dict[int, TypeVersion] = {}
         for version in log.registry:
-            self._by_wire_id.setdefault(version.codec.schema_id, version)
+            self._by_wire_id.setdefault(version.codec.wire_id, version)
         self.exported = 0
 
     def definitions(self) -> list[Mapping[str, Any]]:

@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from refold.avro.codec import FRAME_BYTES, ObservationCodec, framed_id, schema_id
+from refold.avro.codec import FRAME_BYTES, ObservationCodec, derived_wire_id, framed_id
 from refold.avro.definition import TypeDefinition
 from refold.avro.derive import change_node, observation_node, schema_text, state_node
 from refold.avro.encoder import write_long, writer
@@ -42,7 +42,7 @@ def test_observation_round_trips(observation: Observation) -> None:
     assert found == observation
     assert identify(found) == identify(observation)
     assert codec().encode_observation(found) == data
-    assert framed_id(data) == codec().schema_id
+    assert framed_id(data) == codec().wire_id
 
 
 @given(observations())
@@ -202,7 +202,7 @@ def test_flipped_bit_changes_the_id_or_is_undecodable(observation: Observation, 
 
 @given(st.binary(max_size=200))
 def test_any_bytes_decode_or_are_undecodable(body: bytes) -> None:
-    held_to_the_rules(b"\0" + codec().schema_id.to_bytes(4, "big") + body)
+    held_to_the_rules(b"\0" + codec().wire_id.to_bytes(4, "big") + body)
 
 
 @given(observations(), st.integers(0, 300), st.binary(min_size=1, max_size=20))
@@ -317,7 +317,7 @@ def test_equal_definitions_are_compiled_once() -> None:
     assert own.branches is given.branches
     assert own.branches is not ObservationCodec(only({"type": "int"})).branches
     mine, theirs = (each.encode_observation(said(definition, 5)) for each in (own, given))
-    assert (framed_id(mine), framed_id(theirs)) == (own.schema_id, 7)
+    assert (framed_id(mine), framed_id(theirs)) == (own.wire_id, 7)
     assert mine[FRAME_BYTES:] == theirs[FRAME_BYTES:]
 
 
@@ -344,7 +344,7 @@ def test_frames() -> None:
 
 
 def test_schema_id_is_in_the_frame_and_in_the_text() -> None:
-    assert schema_id(codec().text) == codec().schema_id < 2**31
+    assert derived_wire_id(codec().text) == codec().wire_id < 2**31
     assert schema_text(observation_node(specimen())) == codec().text
     assert "refold.reducer" not in codec().text
 

@@ -237,13 +237,13 @@ def test_wire_ids_are_the_first_31_bits_of_the_schemas_hash() -> None:
     for definition in (version(a="string"), version(a="long")):
         text = schema_text(observation_node(definition))
         bits = int.from_bytes(hashlib.sha256(text.encode()).digest(), "big") >> (256 - 31)
-        assert ObservationCodec(definition).schema_id == bits
+        assert ObservationCodec(definition).wire_id == bits
 
 
 def test_version_that_only_folds_differently_shares_its_wire_id() -> None:
     one, other = only("long"), only("long", **{"refold.reducer": "sum"})
     registry = registered(one, other)
-    assert [each.codec.schema_id for each in registry] == [ObservationCodec(one).schema_id] * 2
+    assert [each.codec.wire_id for each in registry] == [ObservationCodec(one).wire_id] * 2
     message = registry.newest("t").codec.encode_observation(said(other, 1))
     assert registry.decode(message) == said(one, 1)
 
@@ -251,7 +251,7 @@ def test_version_that_only_folds_differently_shares_its_wire_id() -> None:
 def test_two_schemas_with_one_wire_id_are_refused() -> None:
     """Among some ten thousand fields a1, a2, ... the first two whose schemas share their 31 bits."""
     one, other = version(a3024="long"), version(a17496="long")
-    assert ObservationCodec(one).schema_id == ObservationCodec(other).schema_id
+    assert ObservationCodec(one).wire_id == ObservationCodec(other).wire_id
     with pytest.raises(SchemaError, match="t: its schema has the 31-bit id of one of t"):
         registered(one).check(other)
 
@@ -293,7 +293,7 @@ def test_digest_covers_the_newest_fingerprint_of_each_type() -> None:
 def test_message_of_an_unknown_schema_names_its_id() -> None:
     message = ObservationCodec(version(a="long")).encode_observation(Observation("t/1", 0, patch={"a": 1}))
     with pytest.raises(
-        UnknownWireId, match=f"no schema with id {ObservationCodec(version(a='long')).schema_id} in this log"
+        UnknownWireId, match=f"no schema with id {ObservationCodec(version(a='long')).wire_id} in this log"
     ):
         registered(version(a="string")).decode(message)
 
@@ -327,8 +327,8 @@ def test_messages_carry_the_assigned_ids() -> None:
     assert message[:5] == b"\0\0\0\0\x07"
     assert message[5:] == ObservationCodec(definition).encode_observation(observation)[5:]
     assert registry.decode(message) == observation
-    assert registry.embedded(message) == ObservationCodec(definition).encode_observation(observation)
-    assert (added.codec.schema_id, added.changes.schema_id, added.states.schema_id) == (7, 8, 9)
+    assert registry.with_derived_id(message) == ObservationCodec(definition).encode_observation(observation)
+    assert (added.codec.wire_id, added.changes.wire_id, added.states.wire_id) == (7, 8, 9)
     with pytest.raises(UnknownWireId, match="no schema with id 8 in this log") as unknown:
         registry.decode(b"\0\0\0\0\x08" + message[5:])
     assert unknown.value.wire_id == 8
@@ -374,7 +374,7 @@ def test_id_assigned_to_two_schemas_is_refused(ids: WireIds) -> None:
 
 def test_definition_is_checked_before_ids_are_requested() -> None:
     registry = Registry()
-    own = ObservationCodec(version(a="long", b="long")).schema_id
+    own = ObservationCodec(version(a="long", b="long")).wire_id
     registry.add(version(a="long"), wire_ids=WireIds(own, 8, 9))
     registry.check(version(a="long", b="long"))  # the embedded id it would have elsewhere plays no part
     with pytest.raises(SchemaError):
@@ -421,6 +421,6 @@ def test_registry_finds_by_offset_and_the_first_version_that_writes_a_schema() -
     registry.add(second)
     assert registry.at(0) is None
     assert registry.at(1) is held
-    frame = b"\0" + held.codec.schema_id.to_bytes(4, "big")
+    frame = b"\0" + held.codec.wire_id.to_bytes(4, "big")
     assert registry.writer(frame) is held
     assert registry.writer(b"\0\0\0\0\0") is None

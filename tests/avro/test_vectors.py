@@ -91,7 +91,7 @@ def test_published_line_is_read_under_its_id(case: dict[str, Any]) -> None:
 def test_published_messages_are_read_under_their_ids() -> None:
     wire = vectors.published("wire.json")
     codec = ObservationCodec(parse(wire["definition"]))
-    assert (codec.text, codec.schema_id) == (wire["schema"], wire["schema_id"])
+    assert (codec.text, codec.wire_id) == (wire["schema"], wire["schema_id"])
     for case in wire["cases"]:
         message = bytes.fromhex(case["message"])
         observation = codec.decode_observation(message)

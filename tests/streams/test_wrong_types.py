@@ -83,7 +83,7 @@ def test_change_in_other_bytes_is_read_or_undecodable(tmp_path: Path) -> None:
         log.run("desk", id="r-1", input={"order": "7"}).drive(lambda run: "done")
         log.flush()
         port = log.port
-        codecs = {each.changes.schema_id: ChangeCodec(each) for each in port.registry}
+        codecs = {each.changes.wire_id: ChangeCodec(each) for each in port.registry}
         changes = [each.data for part in range(port.partitions) for each in port.read_changes(part, 0)]
     undecodable = 0
     for data in changes:

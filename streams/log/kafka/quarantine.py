@@ -307,9 +307,9 @@ def _entry(log: KafkaLog, version: TypeVersion, decided_at: int | None) -> Entry
 
 def _require_unneeded(log: KafkaLog, version: TypeVersion, starts: Mapping[int, int]) -> None:
     """Raise InputError if an observation at or after these offsets was written with this definition and no other."""
-    schema = version.codec.schema_id
+    schema = version.codec.wire_id
     others = (each for each in log.registry if log.registry.is_in_effect(each, len(log.registry)))
-    if any(each.codec.schema_id == schema and each.definition != version.definition for each in others):
+    if any(each.codec.wire_id == schema and each.definition != version.definition for each in others):
         return
     log.refresh()
     found = next(_written_by(log, schema, starts), None)

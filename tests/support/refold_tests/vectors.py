@@ -224,7 +224,7 @@ def files() -> dict[str, Vector]:
             "about": "Messages as they stand in a log, and the ids they decode to. docs/FORMAT.md",
             "definition": json.loads(document_text(found)),
             "schema": codec.text,
-            "schema_id": codec.schema_id,
+            "schema_id": codec.wire_id,
             "cases": [wire_vector(each) for each in CASES],
         },
         "canonical_json.json": {

@@ -62,7 +62,7 @@ def registry() -> Registry:
 
 @cache
 def _change_codecs() -> dict[int, ChangeCodec]:
-    return {version.changes.schema_id: ChangeCodec(version) for version in registry()}
+    return {version.changes.wire_id: ChangeCodec(version) for version in registry()}
 
 
 def observation(data: bytes) -> None:
