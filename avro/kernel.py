@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, Protocol
 
 from refold.avro.observation import Encoded, Link, Observation, Source
 
-FORMAT = 10
+FORMAT = 11
 """The FORMAT that the kernel must have. It changes with the interface and with the stored forms that the kernel
 writes.
 """

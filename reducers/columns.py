@@ -17,6 +17,7 @@ from refold.avro.errors import CorruptionError
 from refold.reducers.cells import Reducer
 from refold.reducers.entity import FORMAT, unpack
 from refold.reducers.links import links_tree, without_holders
+from refold.reducers.order import FIRST
 from refold.reducers.scalar import Winner
 
 _ARRAY_HEAD = b"\xdd"
@@ -59,8 +60,8 @@ class ColumnReader:
         )  # fmt: skip
         stored = msgspec.defstruct(
             "_Stored",
-            [("form", int), ("version", int), ("state_hash", bytes), ("highest_offset", int), ("cells", cells),
-             ("links", list[list[Any]])],
+            [("form", int), ("version", int), ("state_hash", bytes), ("highest_offset", int), ("keys", msgspec.Raw),
+             ("cells", cells), ("links", list[list[Any]])],
             array_like=True, gc=False,
         )  # fmt: skip
         self._decode: Callable[[bytes], list[Any]] = msgspec.msgpack.Decoder(list[stored]).decode  # type: ignore[valid-type]
@@ -99,7 +100,9 @@ def _values(reducer: Reducer, cells: list[Any]) -> list[Any] | None:
 
 
 def _shown(stored: list[list[Any]]) -> list[dict[str, Any]]:
-    return without_holders(links_tree({(relation, target): cell for relation, target, *cell in stored}))
+    # A link's holder, which is stored as the number of its order key, is left out.
+    links = {(relation, target): [*cell, FIRST] for relation, target, *cell, _ in stored}
+    return without_holders(links_tree(links))
 
 
 def _unreadable(stored: Sequence[tuple[str, bytes]], error: Exception | None) -> CorruptionError:

@@ -21,7 +21,7 @@ PENDING_HELD = 64
 class DedupState:
     """The dedup state of one entity.
 
-    sources: by (agent, run), as encoded in Q: the rest of that source's greatest Q; in log order.
+    sources: by (agent, run), as encoded in Q: that source's greatest Q; in log order.
 
     floor: the greatest Q of all sources that are no longer held.
 
@@ -42,21 +42,17 @@ class DedupState:
             return True
         if q <= self.floor:
             return False
-        source, around = _split(q)
-        held = self.sources.get(source)
-        return held is None or around > held
+        held = self.sources.get(source_in(q))
+        return held is None or q > held
 
     def note(self, q: bytes, offset: int) -> None:
         """Add the next distinct observation, in log order."""
         self.greatest = max(self.greatest, q)
         sources, last_ids = self.sources, self.last_ids
-        source, around = _split(q)
-        held = sources.pop(source, FIRST)
-        sources[source] = around if around > held else held
+        source = source_in(q)
+        sources[source] = max(q, sources.pop(source, FIRST))
         if len(sources) > SOURCES_HELD:
-            oldest = next(iter(sources))
-            around = sources.pop(oldest)
-            self.floor = max(self.floor, around[:8] + oldest + around[8:])
+            self.floor = max(self.floor, sources.pop(next(iter(sources))))
         last_ids.append(q[-32:])
         if len(last_ids) > IDS_HELD:
             del last_ids[:-IDS_HELD]
@@ -65,6 +61,6 @@ class DedupState:
         self.highest_offset = offset
 
 
-def _split(q: bytes) -> tuple[bytes, bytes]:
-    """Split an order key into (agent, run), as encoded in it, and the rest."""
-    return q[8:-40], q[:8] + q[-40:]
+def source_in(q: bytes) -> bytes:
+    """Return (agent, run) of an order key, as encoded in it."""
+    return q[8:-40]

@@ -2,21 +2,25 @@
 
 The stored form is one MessagePack array that begins with FORMAT, and is never hashed; docs/FORMAT.md describes it, for
 programs that read snapshots without refold. It is a function of the log below it: keys are sorted, whatever the order
-in which the entity was folded.
+in which the entity was folded. It has each order key (Q) once, and everything else refers to Q by its number: the
+observation that set all fields of an entity is the holder of each of them, and the greatest of its source.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
 
 from refold.avro.errors import CorruptionError
-from refold.reducers.dedup_state import DedupState
+from refold.avro.observation import ID_BYTES
+from refold.reducers.dedup_state import DedupState, source_in
 from refold.reducers.links import Links
+from refold.reducers.order import FIRST
 
-FORMAT = 3
+FORMAT = 4
 
 # MessagePack's header of a binary value of 32 bytes.
 _HASH_HEAD = b"\xc4\x20"
@@ -41,7 +45,17 @@ class Entity:
 
 def pack(entity: Entity) -> bytes:
     """Encode an entity to its stored form."""
-    dedup_state, cells, links, clears = entity.dedup_state, entity.cells, entity.links, entity.clears
+    dedup_state, links, clears = entity.dedup_state, entity.links, entity.clears
+    cells = sorted(entity.cells.items())
+    keys = {dedup_state.greatest, dedup_state.floor, *dedup_state.sources.values(), *clears.values()}
+    keys.update(cell[-1] for cell in links.values())
+    for _, cell in cells:
+        keys.update(_keys_in(cell))
+    keys.discard(FIRST)
+    in_order = sorted(keys)
+    numbers: dict[bytes, int | None] = dict(zip(in_order, range(len(in_order)), strict=True))
+    numbers[FIRST] = None
+    by_id = {q[-ID_BYTES:]: numbers[q] for q in dedup_state.sources.values()}
     pending = None if dedup_state.pending is None else sorted(dedup_state.pending) if dedup_state.pending else []
     return _encode(
         [
@@ -49,22 +63,52 @@ def pack(entity: Entity) -> bytes:
             entity.version,
             entity.state_hash,
             dedup_state.highest_offset,
-            {name: _in_order(cell) if type(cell) is dict else cell for name, cell in sorted(cells.items())},
-            [[*key, *cell] for key, cell in sorted(links.items())] if links else [],
-            _in_order(clears) if clears else clears,
-            dedup_state.greatest,
-            [*dedup_state.sources],
-            [*dedup_state.sources.values()],
-            dedup_state.floor,
-            dedup_state.last_ids,
+            in_order,
+            {name: _numbered(cell, numbers) for name, cell in cells},
+            [[*key, *cell[:-1], numbers[cell[-1]]] for key, cell in sorted(links.items())] if links else [],
+            {name: numbers[q] for name, q in sorted(clears.items())} if clears else clears,
+            numbers[dedup_state.greatest],
+            [numbers[q] for q in dedup_state.sources.values()],
+            numbers[dedup_state.floor],
+            [by_id.get(each, each) for each in dedup_state.last_ids],
             pending,
             dedup_state.lowest_offset,
         ]
     )
 
 
-def _in_order(cell: dict[Any, Any]) -> dict[Any, Any]:
-    return dict(sorted(cell.items())) if len(cell) > 1 else cell
+# A cell is a dict of [..., Q], a list of [element, Q, index], or [..., Q] (reducers/collection.py, cells.py).
+
+
+def _is_append(cell: list[Any]) -> bool:
+    return not cell or type(cell[-1]) is list
+
+
+def _keys_in(cell: Any) -> Iterable[bytes]:
+    if type(cell) is dict:
+        return [held[-1] for held in cell.values()]
+    return [q for _, q, _ in cell] if _is_append(cell) else (cell[-1],)
+
+
+def _numbered(cell: Any, numbers: Mapping[bytes, int | None]) -> Any:
+    """Return a copy of a cell with the numbers of its order keys."""
+    if type(cell) is dict:
+        return {key: [*held[:-1], numbers[held[-1]]] for key, held in sorted(cell.items())}
+    if _is_append(cell):
+        return [[element, numbers[q], index] for element, q, index in cell]
+    return [*cell[:-1], numbers[cell[-1]]]
+
+
+def _put_keys(cell: Any, keys: Mapping[int | None, bytes]) -> None:
+    """Replace the numbers in a cell by the order keys."""
+    if type(cell) is dict:
+        for held in cell.values():
+            held[-1] = keys[held[-1]]
+    elif _is_append(cell):
+        for held in cell:
+            held[1] = keys[held[1]]
+    else:
+        cell[-1] = keys[cell[-1]]
 
 
 def unpack(name: str, data: bytes) -> Entity:
@@ -77,27 +121,31 @@ def unpack(name: str, data: bytes) -> Entity:
         parts = _decode(data)
         if parts[0] != FORMAT:
             raise CorruptionError(f"the stored state of {name} has format {parts[0]}, not {FORMAT}; run refold verify")
-        _, version, state_hash, high, cells, links, clears, greatest, sources, around, floor, last_ids, pending, low = (
-            parts
-        )
+        _, version, state_hash, high, in_order, cells, links, clears, *dedup_parts = parts
+        greatest, sources, floor, last_ids, pending, low = dedup_parts
+        # A dict refuses numbers that a list would take from its end.
+        keys: dict[int | None, bytes] = dict(enumerate(in_order))
+        keys[None] = FIRST
+        for cell in cells.values():
+            _put_keys(cell, keys)
         return Entity(
             name,
             version,
             cells,
-            {(relation, target): cell for relation, target, *cell in links},
-            clears,
+            {(relation, target): [*cell, keys[number]] for relation, target, *cell, number in links},
+            {field: keys[number] for field, number in clears.items()},
             DedupState(
-                greatest,
-                dict(zip(sources, around, strict=True)),
-                floor,
-                last_ids,
+                keys[greatest],
+                {source_in(q): q for q in map(keys.__getitem__, sources)},
+                keys[floor],
+                [each if type(each) is bytes else keys[each][-ID_BYTES:] for each in last_ids],
                 None if pending is None else set(pending),
                 low,
                 high,
             ),
             state_hash,
         )
-    except (msgspec.DecodeError, ValueError, TypeError, LookupError) as error:
+    except (msgspec.DecodeError, ValueError, TypeError, LookupError, AttributeError) as error:
         raise CorruptionError(f"the stored state of {name} cannot be read: {error}; run refold verify") from error
 
 

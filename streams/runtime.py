@@ -69,7 +69,7 @@ def _call(name: str, *arguments: int) -> None:
         function(*arguments)
 
 
-_THRESHOLDS = 50_000, 20, 50
+_THRESHOLDS = 200_000, 20, 50
 # A new interpreter of Python 3.12 has frozen 375 objects. A program that has frozen more did so by gc.freeze().
 _FROZEN_AT_START_MAX = 1_000
 

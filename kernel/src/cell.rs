@@ -10,7 +10,8 @@ use crate::exact::Exact;
 use crate::layout::{Field, Reducer};
 use crate::msgpack;
 use crate::node::{from_signed_bytes, signed_bytes};
-use crate::state::{id_of, order_key};
+use crate::order_keys::OrderKeys;
+use crate::state::id_of;
 use crate::value::Value;
 
 /// An order key.
@@ -341,26 +342,36 @@ impl<'a> Cell<'a> {
         }
     }
 
-    /// Writes the stored form.
-    pub fn pack(&self, out: &mut Vec<u8>) {
+    /// Adds the order keys that the cell has.
+    pub fn add_order_keys(&self, out: &mut Vec<Q<'a>>) {
+        match self {
+            Cell::Won { q, .. } | Cell::Sum { greatest: q, .. } | Cell::Count { greatest: q, .. } => out.push(q),
+            Cell::Union(held) => out.extend(held.values().map(|(_, q)| *q)),
+            Cell::Append(held) => out.extend(held.iter().map(|(_, q, _)| *q)),
+            Cell::Map(held) => out.extend(held.values().map(|(_, _, q)| *q)),
+        }
+    }
+
+    /// Writes the stored form, with the numbers of its order keys.
+    pub fn pack(&self, keys: &OrderKeys, out: &mut Vec<u8>) {
         match self {
             Cell::Won { value, priority, q } => {
                 msgpack::array(out, 3);
                 msgpack::value(out, value);
                 msgpack::integer(out, (*priority).into());
-                msgpack::bytes(out, q);
+                keys.pack_number(q, out);
             }
             Cell::Sum { numerator, shift, count, greatest } => {
                 msgpack::array(out, 4);
                 msgpack::bytes(out, numerator);
                 msgpack::integer(out, (*shift).into());
                 msgpack::integer(out, (*count).into());
-                msgpack::bytes(out, greatest);
+                keys.pack_number(greatest, out);
             }
             Cell::Count { count, greatest } => {
                 msgpack::array(out, 2);
                 msgpack::integer(out, (*count).into());
-                msgpack::bytes(out, greatest);
+                keys.pack_number(greatest, out);
             }
             Cell::Union(held) => {
                 msgpack::map(out, held.len());
@@ -368,7 +379,7 @@ impl<'a> Cell<'a> {
                     msgpack::bytes(out, key);
                     msgpack::array(out, 2);
                     msgpack::value(out, value);
-                    msgpack::bytes(out, q);
+                    keys.pack_number(q, out);
                 }
             }
             Cell::Append(held) => {
@@ -376,7 +387,7 @@ impl<'a> Cell<'a> {
                 for (value, q, index) in held {
                     msgpack::array(out, 3);
                     msgpack::value(out, value);
-                    msgpack::bytes(out, q);
+                    keys.pack_number(q, out);
                     msgpack::integer(out, (*index).into());
                 }
             }
@@ -387,14 +398,14 @@ impl<'a> Cell<'a> {
                     msgpack::array(out, 3);
                     msgpack::value(out, value);
                     msgpack::integer(out, (*priority).into());
-                    msgpack::bytes(out, q);
+                    keys.pack_number(q, out);
                 }
             }
         }
     }
 
     /// Reads a field's cell in its stored form; None if it is not such a cell.
-    pub fn read(field: &Field, reader: &mut msgpack::Reader<'a>) -> Option<Self> {
+    pub fn read(field: &Field, reader: &mut msgpack::Reader<'a>, keys: &OrderKeys<'a>) -> Option<Self> {
         let folded = field.folded()?;
         let element = |reader: &mut msgpack::Reader<'a>| reader.value().filter(|value| folded.element.holds(value));
         match folded.reducer {
@@ -402,17 +413,17 @@ impl<'a> Cell<'a> {
                 (reader.array()? == 3).then_some(())?;
                 let value = element(reader).filter(|value| !matches!(value, Value::Null))?;
                 let priority = i64::try_from(reader.integer()?).ok()?;
-                Some(Cell::Won { value, priority, q: order_key(reader.bytes()?)? })
+                Some(Cell::Won { value, priority, q: keys.numbered(reader)? })
             }
             Reducer::Sum => {
                 (reader.array()? == 4).then_some(())?;
                 let numerator = Cow::Borrowed(reader.bytes()?);
                 let (shift, count) = (reader.count()?, reader.count()?);
-                Some(Cell::Sum { numerator, shift, count, greatest: order_key(reader.bytes()?)? })
+                Some(Cell::Sum { numerator, shift, count, greatest: keys.numbered(reader)? })
             }
             Reducer::Count => {
                 (reader.array()? == 2).then_some(())?;
-                Some(Cell::Count { count: reader.count()?, greatest: order_key(reader.bytes()?)? })
+                Some(Cell::Count { count: reader.count()?, greatest: keys.numbered(reader)? })
             }
             Reducer::Union => {
                 let mut held = BTreeMap::new();
@@ -420,7 +431,7 @@ impl<'a> Cell<'a> {
                     let key = Cow::Borrowed(reader.bytes()?);
                     (reader.array()? == 2).then_some(())?;
                     let value = element(reader)?;
-                    if held.insert(key, (value, order_key(reader.bytes()?)?)).is_some() {
+                    if held.insert(key, (value, keys.numbered(reader)?)).is_some() {
                         return None;
                     }
                 }
@@ -431,7 +442,7 @@ impl<'a> Cell<'a> {
                 for _ in 0..reader.array()? {
                     (reader.array()? == 3).then_some(())?;
                     let value = element(reader)?;
-                    held.push((value, order_key(reader.bytes()?)?, reader.count()?));
+                    held.push((value, keys.numbered(reader)?, reader.count()?));
                 }
                 Some(Cell::Append(held))
             }
@@ -442,7 +453,7 @@ impl<'a> Cell<'a> {
                     (reader.array()? == 3).then_some(())?;
                     let value = element(reader)?;
                     let priority = i64::try_from(reader.integer()?).ok()?;
-                    if held.insert(key, (value, priority, order_key(reader.bytes()?)?)).is_some() {
+                    if held.insert(key, (value, priority, keys.numbered(reader)?)).is_some() {
                         return None;
                     }
                 }

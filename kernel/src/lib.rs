@@ -24,6 +24,7 @@ mod messages;
 mod msgpack;
 mod node;
 mod observation;
+mod order_keys;
 mod otlp;
 mod place;
 mod received;
@@ -51,7 +52,7 @@ use crate::rows::{Row, Rows, Span};
 use crate::value::Value;
 
 /// Must change whenever arguments, results or the stored forms that the kernel writes change.
-const FORMAT: u32 = 10;
+const FORMAT: u32 = 11;
 
 /// Python's `Record`: partition, offset, recorded_at, entity, id, framed bytes.
 type GivenRecord = (u16, i64, i64, Py<PyAny>, PyBackedBytes, PyBackedBytes);

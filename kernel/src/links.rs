@@ -7,7 +7,8 @@ use crate::cbor;
 use crate::cell::{Op, Q};
 use crate::msgpack;
 use crate::observation::Link;
-use crate::state::{id_of, order_key};
+use crate::order_keys::OrderKeys;
+use crate::state::id_of;
 
 /// Microseconds since 1970; None if not given.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -63,7 +64,7 @@ pub fn fold<'a>(
 }
 
 /// Reads the links of a stored state.
-pub fn read<'a>(reader: &mut msgpack::Reader<'a>) -> Option<Links<'a>> {
+pub fn read<'a>(reader: &mut msgpack::Reader<'a>, keys: &OrderKeys<'a>) -> Option<Links<'a>> {
     let mut links = Links::new();
     for _ in 0..reader.array()? {
         (reader.array()? == 7).then_some(())?;
@@ -71,7 +72,7 @@ pub fn read<'a>(reader: &mut msgpack::Reader<'a>) -> Option<Links<'a>> {
         let is_linked = reader.boolean()?;
         let validity = Validity { from: time(reader)?, to: time(reader)? };
         let priority = i64::try_from(reader.integer()?).ok()?;
-        let cell = LinkCell { is_linked, validity, priority, q: order_key(reader.bytes()?)? };
+        let cell = LinkCell { is_linked, validity, priority, q: keys.numbered(reader)? };
         if links.insert(key, cell).is_some() {
             return None;
         }
@@ -86,7 +87,12 @@ fn time(reader: &mut msgpack::Reader) -> Option<Option<i64>> {
     Some(Some(i64::try_from(reader.integer()?).ok()?))
 }
 
-pub fn pack(links: &Links, out: &mut Vec<u8>) {
+/// Returns the order keys of their winners.
+pub fn order_keys<'a, 'l>(links: &'l Links<'a>) -> impl Iterator<Item = Q<'a>> + 'l {
+    links.values().map(|cell| cell.q)
+}
+
+pub fn pack(links: &Links, keys: &OrderKeys, out: &mut Vec<u8>) {
     msgpack::array(out, links.len());
     for ((relation, target), cell) in links {
         msgpack::array(out, 7);
@@ -100,7 +106,7 @@ pub fn pack(links: &Links, out: &mut Vec<u8>) {
             }
         }
         msgpack::integer(out, cell.priority.into());
-        msgpack::bytes(out, cell.q);
+        keys.pack_number(cell.q, out);
     }
 }
 

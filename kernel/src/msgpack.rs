@@ -67,6 +67,11 @@ impl<'a> Reader<'a> {
         i64::try_from(self.integer()?).ok().filter(|number| *number >= 0)
     }
 
+    /// Whether the next item is bytes.
+    pub fn has_bytes(&self) -> bool {
+        matches!(self.data.get(self.at), Some(0xc4..=0xc6))
+    }
+
     pub fn bytes(&mut self) -> Option<&'a [u8]> {
         let size = match self.byte()? {
             head @ 0xc4..=0xc6 => self.size(1 << (head - 0xc4))?,

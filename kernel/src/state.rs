@@ -1,8 +1,6 @@
 //! An entity's state while it is folded: its stored form (reducers/entity.py), its hash (reducers/state.py), and how
 //! new observations are told from known ones (reducers/dedup_state.py).
 
-use std::borrow::Cow;
-
 use sha2::{Digest, Sha256};
 
 use crate::cbor;
@@ -10,16 +8,17 @@ use crate::cell::{Cell, Q};
 use crate::layout::Layout;
 use crate::links::{self, Links};
 use crate::msgpack;
+use crate::order_keys::OrderKeys;
 
-const FORMAT: i64 = 3;
+const FORMAT: i64 = 4;
 const PARTS: usize = 14;
 const SOURCES_HELD: usize = 4;
 const IDS_HELD: usize = 4;
 const ID_BYTES: usize = 32;
-/// The length of an order key without agent and run: observed_at before them, seq and id after them.
-const AROUND_BYTES: usize = 48;
+/// The parts of an order key before and after agent and run: observed_at, and seq and id.
+const TIME_BYTES: usize = 8;
 const TAIL_BYTES: usize = 40;
-const ORDER_KEY_BYTES_MIN: usize = AROUND_BYTES + 2;
+const ORDER_KEY_BYTES_MIN: usize = TIME_BYTES + TAIL_BYTES + 2;
 
 /// The state of an entity. `cells` and `clears`: by the fields' indexes; a field's clear is the greatest one.
 pub struct State<'a> {
@@ -29,8 +28,10 @@ pub struct State<'a> {
     pub links: Links<'a>,
     pub clears: Vec<Option<Q<'a>>>,
     pub greatest: Q<'a>,
-    sources: Vec<(&'a [u8], [u8; AROUND_BYTES])>,
-    floor: Cow<'a, [u8]>,
+    /// The greatest order key of each of the last sources, the latest last.
+    sources: Vec<Q<'a>>,
+    /// Empty if no source was dropped.
+    floor: Q<'a>,
     last_ids: Vec<&'a [u8]>,
     /// Ids that are retracted but not yet seen, sorted.
     pending: Vec<&'a [u8]>,
@@ -49,7 +50,7 @@ impl<'a> State<'a> {
             clears: vec![None; layout.fields.len()],
             greatest: &[],
             sources: Vec::new(),
-            floor: Cow::Borrowed(&[]),
+            floor: &[],
             last_ids: Vec::new(),
             pending: Vec::new(),
             lowest_offset: None,
@@ -72,34 +73,31 @@ impl<'a> State<'a> {
         state.version = reader.count()?;
         state.hash = Some(reader.bytes().filter(|hash| hash.len() == ID_BYTES)?);
         state.highest_offset = reader.count()?;
+        let keys = OrderKeys::read(&mut reader)?;
         for _ in 0..reader.map()? {
-            state.read_cell(layout, &mut reader)?;
+            state.read_cell(layout, &mut reader, &keys)?;
         }
-        state.links = links::read(&mut reader)?;
+        state.links = links::read(&mut reader, &keys)?;
         for _ in 0..reader.map()? {
             let place = *layout.places.get(reader.text()?)?;
-            if state.clears[place].replace(order_key(reader.bytes()?)?).is_some() {
+            if state.clears[place].replace(keys.numbered(&mut reader)?).is_some() {
                 return None;
             }
         }
-        state.greatest = order_key(reader.bytes()?)?;
-        let sources = reader.array()?;
-        for _ in 0..sources {
-            let source = reader.bytes()?;
-            if state.source(source).is_some() {
-                return None;
-            }
-            state.sources.push((source, [0; AROUND_BYTES]));
-        }
-        if reader.array()? != sources {
-            return None;
-        }
-        for place in 0..sources {
-            state.sources[place].1 = reader.bytes()?.try_into().ok()?;
-        }
-        state.floor = Cow::Borrowed(reader.bytes()?);
+        state.greatest = keys.numbered(&mut reader)?;
         for _ in 0..reader.array()? {
-            state.last_ids.push(reader.bytes()?);
+            let q = keys.numbered(&mut reader)?;
+            if state.source(source_of(q)).is_some() {
+                return None;
+            }
+            state.sources.push(q);
+        }
+        if !reader.is_nil() {
+            state.floor = keys.numbered(&mut reader)?;
+        }
+        for _ in 0..reader.array()? {
+            let id = if reader.has_bytes() { reader.bytes()? } else { id_of(keys.numbered(&mut reader)?) };
+            state.last_ids.push(id);
         }
         for _ in 0..reader.array()? {
             state.pending.push(reader.bytes()?);
@@ -111,9 +109,9 @@ impl<'a> State<'a> {
         reader.is_at_end().then_some(state)
     }
 
-    fn read_cell(&mut self, layout: &Layout, reader: &mut msgpack::Reader<'a>) -> Option<()> {
+    fn read_cell(&mut self, layout: &Layout, reader: &mut msgpack::Reader<'a>, keys: &OrderKeys<'a>) -> Option<()> {
         let place = *layout.places.get(reader.text()?)?;
-        let cell = Cell::read(&layout.fields[place], reader)?;
+        let cell = Cell::read(&layout.fields[place], reader, keys)?;
         self.cells[place].replace(cell).is_none().then_some(())
     }
 
@@ -125,20 +123,20 @@ impl<'a> State<'a> {
     }
 
     fn source(&self, source: &[u8]) -> Option<usize> {
-        self.sources.iter().position(|(held, _)| *held == source)
+        self.sources.iter().position(|held| source_of(held) == source)
     }
 
     /// Returns whether no observation with this order key can have been folded yet.
-    pub fn is_certainly_new(&self, q: &[u8]) -> bool {
+    pub fn is_certainly_new(&self, q: Q) -> bool {
         if q > self.greatest {
             return true;
         }
-        if q <= &*self.floor {
+        if q <= self.floor {
             return false;
         }
         match self.source(source_of(q)) {
             None => true,
-            Some(place) => around_of(q) > self.sources[place].1,
+            Some(place) => q > self.sources[place],
         }
     }
 
@@ -148,20 +146,13 @@ impl<'a> State<'a> {
     }
 
     /// Adds the next distinct observation, in log order.
-    pub fn note(&mut self, q: &'a [u8], offset: i64) {
+    pub fn note(&mut self, q: Q<'a>, offset: i64) {
         self.version += 1;
         self.greatest = self.greatest.max(q);
-        let (source, mut around) = (source_of(q), around_of(q));
-        if let Some(place) = self.source(source) {
-            around = around.max(self.sources.remove(place).1);
-        }
-        self.sources.push((source, around));
+        let held = self.source(source_of(q)).map(|place| self.sources.remove(place));
+        self.sources.push(held.map_or(q, |held| q.max(held)));
         if self.sources.len() > SOURCES_HELD {
-            let (oldest, around) = self.sources.remove(0);
-            let let_go = [&around[..8], oldest, &around[8..]].concat();
-            if *let_go > *self.floor {
-                self.floor = Cow::Owned(let_go);
-            }
+            self.floor = self.floor.max(self.sources.remove(0));
         }
         self.last_ids.push(id_of(q));
         let spare = self.last_ids.len().saturating_sub(IDS_HELD);
@@ -204,61 +195,64 @@ impl<'a> State<'a> {
 
     /// Writes the stored form.
     pub fn pack(&self, layout: &Layout, hash: &[u8; 32], out: &mut Vec<u8>) {
-        self.pack_until_sources(layout, hash, out);
-        msgpack::array(out, self.sources.len());
-        for (source, _) in &self.sources {
-            msgpack::bytes(out, source);
-        }
-        msgpack::array(out, self.sources.len());
-        for (_, around) in &self.sources {
-            msgpack::bytes(out, around);
-        }
-        msgpack::bytes(out, &self.floor);
-        msgpack::array(out, self.last_ids.len());
-        for id in &self.last_ids {
-            msgpack::bytes(out, id);
-        }
-        self.pack_rest(out);
+        self.pack_with(layout, hash, &self.sources, self.floor, &self.last_ids, out);
     }
 
     /// Writes the content of a checkpoint: no hash, and only the deduplication data that direct folding needs.
     pub fn checkpoint(&self, layout: &Layout, out: &mut Vec<u8>) {
         let start = out.len();
-        self.pack_until_sources(layout, &[], out);
-        msgpack::array(out, 0);
-        msgpack::array(out, 0);
-        msgpack::bytes(out, &[]);
-        msgpack::array(out, 0);
-        self.pack_rest(out);
+        self.pack_with(layout, &[], &[], &[], &[], out);
         let checksum = crc32c::crc32c(&out[start..]);
         out.extend_from_slice(&checksum.to_be_bytes());
     }
 
-    fn pack_until_sources(&self, layout: &Layout, hash: &[u8], out: &mut Vec<u8>) {
+    fn pack_with(
+        &self,
+        layout: &Layout,
+        hash: &[u8],
+        sources: &[Q<'a>],
+        floor: Q<'a>,
+        last_ids: &[&[u8]],
+        out: &mut Vec<u8>,
+    ) {
+        let mut keys = vec![self.greatest, floor];
+        keys.extend(sources);
+        keys.extend(self.clears.iter().flatten());
+        keys.extend(links::order_keys(&self.links));
+        self.cells.iter().flatten().for_each(|cell| cell.add_order_keys(&mut keys));
+        let keys = OrderKeys::of(keys);
         msgpack::array(out, PARTS);
         msgpack::integer(out, FORMAT.into());
         msgpack::integer(out, self.version.into());
         msgpack::bytes(out, hash);
         msgpack::integer(out, self.highest_offset.into());
+        keys.pack(out);
         msgpack::map(out, self.cells.iter().flatten().count());
         for place in &layout.by_name {
             if let Some(cell) = &self.cells[*place] {
                 msgpack::text(out, &layout.fields[*place].name);
-                cell.pack(out);
+                cell.pack(&keys, out);
             }
         }
-        links::pack(&self.links, out);
+        links::pack(&self.links, &keys, out);
         msgpack::map(out, self.clears.iter().flatten().count());
         for place in &layout.by_name {
             if let Some(q) = self.clears[*place] {
                 msgpack::text(out, &layout.fields[*place].name);
-                msgpack::bytes(out, q);
+                keys.pack_number(q, out);
             }
         }
-        msgpack::bytes(out, self.greatest);
-    }
-
-    fn pack_rest(&self, out: &mut Vec<u8>) {
+        keys.pack_number(self.greatest, out);
+        msgpack::array(out, sources.len());
+        sources.iter().for_each(|q| keys.pack_number(q, out));
+        keys.pack_number(floor, out);
+        msgpack::array(out, last_ids.len());
+        for id in last_ids {
+            match sources.iter().rfind(|q| id_of(q) == *id) {
+                Some(q) => keys.pack_number(q, out),
+                None => msgpack::bytes(out, id),
+            }
+        }
         msgpack::array(out, self.pending.len());
         self.pending.iter().for_each(|id| msgpack::bytes(out, id));
         msgpack::integer(out, self.lowest_offset.unwrap_or(-1).into());
@@ -276,12 +270,5 @@ pub fn order_key(q: &[u8]) -> Option<&[u8]> {
 }
 
 fn source_of(q: &[u8]) -> &[u8] {
-    &q[8..q.len() - TAIL_BYTES]
-}
-
-fn around_of(q: &[u8]) -> [u8; AROUND_BYTES] {
-    let mut around = [0; AROUND_BYTES];
-    around[..8].copy_from_slice(&q[..8]);
-    around[8..].copy_from_slice(&q[q.len() - TAIL_BYTES..]);
-    around
+    &q[TIME_BYTES..q.len() - TAIL_BYTES]
 }

@@ -20,7 +20,7 @@ from refold.avro.errors import CorruptionError
 from refold.streams.checksum import sealed, unsealed
 from refold.streams.cut import FOLD_VERSION
 
-FORMAT = 2
+FORMAT = 3
 PREFIX = b"epoch/"
 _NAME = struct.Struct(">HQQ")
 KEY_BYTES = len(PREFIX) + _NAME.size

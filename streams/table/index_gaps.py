@@ -25,7 +25,7 @@ from refold.streams.rocks.database import Database
 from refold.streams.table import keys
 
 TABLE = b"table"
-FORMAT = 3
+FORMAT = 4
 
 
 class Gap(NamedTuple):

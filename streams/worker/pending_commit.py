@@ -26,7 +26,7 @@ from refold.streams.rocks.database import Database
 from refold.streams.table.batch_fold import CheckedRecord
 
 POSITION = b"position"
-FORMAT = 2
+FORMAT = 3
 
 
 @dataclass(frozen=True, slots=True)

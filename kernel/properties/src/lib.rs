@@ -27,6 +27,8 @@ mod msgpack;
 mod node;
 #[path = "../../src/observation.rs"]
 mod observation;
+#[path = "../../src/order_keys.rs"]
+mod order_keys;
 #[path = "../../src/place.rs"]
 mod place;
 #[path = "../../src/rows.rs"]

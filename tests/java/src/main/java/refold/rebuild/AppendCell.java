@@ -13,11 +13,11 @@ final class AppendCell implements Cell {
     this.limit = limit;
   }
 
-  static AppendCell unpack(Object packed, int limit) {
+  static AppendCell unpack(Object packed, OrderKeys keys, int limit) {
     AppendCell found = new AppendCell(limit);
     for (Object each : Tree.list(packed)) {
       List<Object> parts = Tree.list(each);
-      found.elements.add(new Held(parts.get(0), 0, Tree.bytes(parts.get(1))));
+      found.elements.add(new Held(parts.get(0), 0, keys.at(parts.get(1))));
     }
     return found;
   }

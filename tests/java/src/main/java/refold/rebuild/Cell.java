@@ -33,16 +33,16 @@ interface Cell {
   }
 
   /** The one in an encoded entity. */
-  static Cell unpack(Field field, Object packed) {
+  static Cell unpack(Field field, Object packed, OrderKeys keys) {
     return switch (field.reducer()) {
       case "sum" -> SumCell.unpack(packed);
       case "count" -> CountCell.unpack(packed);
-      case "union" -> UnionCell.unpack(packed);
-      case "append" -> AppendCell.unpack(packed, field.limit());
-      case "map" -> MapCell.unpack(packed);
+      case "union" -> UnionCell.unpack(packed, keys);
+      case "append" -> AppendCell.unpack(packed, keys, field.limit());
+      case "map" -> MapCell.unpack(packed, keys);
       default -> {
         Cell found = empty(field);
-        found.add(Held.unpack(packed));
+        found.add(Held.unpack(packed, keys));
         yield found;
       }
     };

@@ -9,7 +9,7 @@ import java.util.Set;
 
 /** "The fold" of one entity, and the "Encoded entity" of docs/FORMAT.md. */
 final class Entity {
-  private static final int FORMAT = 3;
+  private static final int FORMAT = 4;
   private static final int ID_SIZE = 32;
   private static final int SEQ_SIZE = 8;
   private static final int TIME_SIZE = 8;
@@ -40,29 +40,22 @@ final class Entity {
     }
     Entity found = new Entity(name, definition);
     found.version = Tree.number(parts.get(1));
-    Tree.map(parts.get(4)).forEach((field, cell) ->
-        found.cells.put(field, Cell.unpack(definition.fields().get(field), cell)));
-    found.links = Links.unpack(parts.get(5));
-    Tree.map(parts.get(6)).forEach((field, q) -> found.clears.put(field, Tree.bytes(q)));
-    found.greatest = Tree.bytes(parts.get(7));
-    List<Object> sources = Tree.list(parts.get(8));
-    for (int i = 0; i < sources.size(); i++) {
-      Bytes source = Tree.bytes(sources.get(i));
-      Bytes rest = Tree.bytes(Tree.list(parts.get(9)).get(i));
-      found.sources.put(source, q(rest.slice(0, TIME_SIZE), source, rest.last(SEQ_SIZE + ID_SIZE)));
+    OrderKeys keys = new OrderKeys(Tree.list(parts.get(4)));
+    Tree.map(parts.get(5)).forEach((field, cell) ->
+        found.cells.put(field, Cell.unpack(definition.fields().get(field), cell, keys)));
+    found.links = Links.unpack(parts.get(6), keys);
+    Tree.map(parts.get(7)).forEach((field, number) -> found.clears.put(field, keys.at(number)));
+    found.greatest = keys.atOrEmpty(parts.get(8));
+    for (Object number : Tree.list(parts.get(9))) {
+      Bytes q = keys.at(number);
+      found.sources.put(q.slice(TIME_SIZE, q.size() - SEQ_SIZE - ID_SIZE), q);
     }
-    found.floor = Tree.bytes(parts.get(10));
-    found.known.addAll(Tree.list(parts.get(11)));
+    found.floor = keys.atOrEmpty(parts.get(10));
+    for (Object each : Tree.list(parts.get(11))) {
+      found.known.add(each instanceof Bytes ? each : keys.at(each).last(ID_SIZE));
+    }
     found.awaited = parts.get(12) == null ? null : new HashSet<>(Tree.list(parts.get(12)));
     return found;
-  }
-
-  private static Bytes q(Bytes time, Bytes source, Bytes rest) {
-    byte[] whole = new byte[time.size() + source.size() + rest.size()];
-    System.arraycopy(time.array(), 0, whole, 0, time.size());
-    System.arraycopy(source.array(), 0, whole, time.size(), source.size());
-    System.arraycopy(rest.array(), 0, whole, time.size() + source.size(), rest.size());
-    return new Bytes(whole);
   }
 
   /** The fold of distinct observations in the log's order; observedUntil: see docs/FORMAT.md, or null. */

@@ -14,9 +14,9 @@ record Held(Object value, int priority, Bytes q) {
   static final Comparator<Held> LEAST = BY_VALUE.reversed().thenComparing(BY_Q.reversed());
   static final Comparator<Held> GREATEST = BY_VALUE.thenComparing(BY_Q.reversed());
 
-  static Held unpack(Object packed) {
+  static Held unpack(Object packed, OrderKeys keys) {
     List<Object> parts = Tree.list(packed);
-    return new Held(parts.get(0), Tree.small(parts.get(1)), Tree.bytes(parts.get(2)));
+    return new Held(parts.get(0), Tree.small(parts.get(1)), keys.at(parts.get(2)));
   }
 
   Bytes id() {

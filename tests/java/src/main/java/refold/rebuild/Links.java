@@ -12,7 +12,7 @@ final class Links {
   /** By the CBOR of [relation, target]; the value is what the state shows of it, null for an unlink. */
   private final SortedMap<Bytes, Held> winners = new TreeMap<>();
 
-  static Links unpack(Object packed) {
+  static Links unpack(Object packed, OrderKeys keys) {
     Links found = new Links();
     for (Object each : Tree.list(packed)) {
       List<Object> parts = Tree.list(each);
@@ -23,7 +23,7 @@ final class Links {
           link.put(names.get(at), parts.get(at));
         }
       }
-      found.put(link, Boolean.TRUE.equals(parts.get(2)), Tree.small(parts.get(5)), Tree.bytes(parts.get(6)));
+      found.put(link, Boolean.TRUE.equals(parts.get(2)), Tree.small(parts.get(5)), keys.at(parts.get(6)));
     }
     return found;
   }

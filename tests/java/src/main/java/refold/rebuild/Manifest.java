@@ -17,7 +17,7 @@ record Manifest(
     Bytes slots,
     Bytes root,
     Map<String, Object> types) {
-  private static final int FORMAT = 2;
+  private static final int FORMAT = 3;
 
   /** A span of closed entities of a type. */
   record Cold(String type, Span span) {

@@ -8,9 +8,9 @@ import java.util.function.Function;
 final class MapCell implements Cell {
   private final Map<String, Held> entries = new HashMap<>();
 
-  static MapCell unpack(Object packed) {
+  static MapCell unpack(Object packed, OrderKeys keys) {
     MapCell found = new MapCell();
-    Tree.map(packed).forEach((key, value) -> found.entries.put(key, Held.unpack(value)));
+    Tree.map(packed).forEach((key, value) -> found.entries.put(key, Held.unpack(value, keys)));
     return found;
   }
 

@@ -8,11 +8,11 @@ import java.util.TreeMap;
 final class UnionCell implements Cell {
   private final SortedMap<Bytes, Held> elements = new TreeMap<>();
 
-  static UnionCell unpack(Object packed) {
+  static UnionCell unpack(Object packed, OrderKeys keys) {
     UnionCell found = new UnionCell();
     Tree.anyMap(packed).forEach((key, value) -> {
       List<Object> parts = Tree.list(value);
-      found.elements.put(Tree.bytes(key), new Held(parts.get(0), 0, Tree.bytes(parts.get(1))));
+      found.elements.put(Tree.bytes(key), new Held(parts.get(0), 0, keys.at(parts.get(1))));
     });
     return found;
   }
