@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from rocksdict import ColumnFamily, WriteBatch
@@ -33,6 +33,12 @@ class WriteSet:
         put, handle = self._raw.put, self._handle(family)
         rest = iter(rows)
         for key, value in zip(rest, rest, strict=True):
+            put(key, value, handle)
+
+    def put_rows(self, family: Family, rows: Iterable[tuple[bytes, bytes]]) -> None:
+        """Put many rows of one family, given as (key, value)."""
+        put, handle = self._raw.put, self._handle(family)
+        for key, value in rows:
             put(key, value, handle)
 
     def put_keys(self, family: Family, keys: Sequence[bytes]) -> None:

@@ -17,10 +17,9 @@ idempotent, so after an interruption it begins at the first entity.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import chain
 from typing import NamedTuple, Protocol
 
 from refold.avro.errors import CorruptionError, SchemaError, StorageError
@@ -44,18 +43,15 @@ from refold.streams.table.folds import Folds, TypeFold
 from refold.streams.table.index_gaps import Gaps, Read, index, records_in
 from refold.streams.table.native import NativeFolder
 
+EntityChange = tuple[bytes, bytes, bytes]
+"""A changed entity: its key in the table, its stored form, and its framed change."""
+
 
 class FoldOutcome(Protocol):
     """Receives the results of a fold that are not in the tables."""
 
-    def changed(self, partition: int, placed: bytes, state: bytes, change: bytes) -> None:
-        """An entity changed.
-
-        Args:
-            placed: Its key.
-            state: Its stored form.
-            change: Its framed change, in the order of `.changes`.
-        """
+    def changed(self, partition: int, changes: Sequence[EntityChange]) -> None:
+        """Some entities changed; in the order of `.changes`."""
 
     def folded(self, partition: int, entities: int, observations: int, late: int, reopened: int) -> None:
         """Report the numbers of entities and of distinct observations that were folded for the first time.
@@ -112,6 +108,8 @@ class BatchFold:
         self._registry = registry
         self._folds = Folds(registry, below)
         self._unindexed: dict[str, list[Record]] = {}
+        # By id, those observations of the batch that somebody has decoded.
+        self._decoded: dict[bytes, Observation] = {}
         self._kernel = find_kernel().kernel
         self._native = None if self._kernel is None else NativeFolder(self._kernel)
 
@@ -136,27 +134,29 @@ class BatchFold:
         Args:
             through: The batch's next offset by partition, if the batch also has other records.
         """
-        grouped: dict[str, list[CheckedRecord]] = {}
-        for each in arrived:
-            grouped.setdefault(each.record.entity, []).append(each)
+        grouped: dict[str, list[Record]] = {}
+        self._decoded = {}
+        for record, observation in arrived:
+            grouped.setdefault(record.entity, []).append(record)
+            if observation is not None:
+                self._decoded[record.id] = observation
         if through is None:
-            through = {each.record.partition: each.record.offset + 1 for each in arrived}
+            through = {record.partition: record.offset + 1 for record, _ in arrived}
         places = all_placed(list(grouped))
         stored = self._database.multi_get("state", places)
         if self.gaps:
             self._look_into_gaps(grouped, stored)
-        by_kernel: Mapping[str, FoldedEntity | tuple[()]] = {}
+        by_kernel: Sequence[FoldedEntity | tuple[()] | None] = [None] * len(places)
         if self._native is not None:
             timeline = None if self.gaps else partial(self._database.multi_get, "timeline")
             by_kernel = self._native.fold(self._folds, grouped, stored, through, write, timeline)
+            if None not in by_kernel:
+                _take_over_all(by_kernel, places, grouped.values(), through, write, outcome)
+                return
         folds: dict[str, TypeFold] = {}
-        states: list[Row] = []
-        for key, packed, (name, records) in zip(places, stored, grouped.items(), strict=True):
-            folded = by_kernel.get(name)
+        for folded, key, packed, (name, records) in zip(by_kernel, places, stored, grouped.items(), strict=True):
             if folded is not None:
-                if folded:
-                    states.append((key, folded[0]))
-                    _take_over(folded, key, records[0].record.partition, outcome)
+                _take_over([folded], [key], records[0].partition, write, outcome)
                 continue
             # Each state is unpacked just before its fold, while it is still in the processor's cache.
             entity = _entity(name, packed)
@@ -165,16 +165,14 @@ class BatchFold:
             type_fold = folds.get(type_name)
             if type_fold is None:
                 type_fold = folds[type_name] = self._fold_of(name)
-            for each in records:
-                self._fold_one(type_fold, touched, each.record, self._observation(each), write)
+            for record in records:
+                self._fold_one(type_fold, touched, record, self._observation(record), write)
             if touched.steps:
-                partition = records[0].record.partition
+                partition = records[0].partition
                 self._finish(type_fold, touched, partition, through[partition], write, outcome)
-        # RocksDB takes rows sooner in the order of their keys.
-        write.put_pairs("state", list(chain.from_iterable(sorted(states))))
 
-    def _observation(self, decoded: CheckedRecord) -> Observation:
-        return decoded.observation or observation_in(self._registry, decoded.record)
+    def _observation(self, record: Record) -> Observation:
+        return self._decoded.get(record.id) or observation_in(self._registry, record)
 
     def _fold_of(self, name: str) -> TypeFold:
         try:
@@ -237,14 +235,12 @@ class BatchFold:
                 found[record.id] = Seen(record.offset, order_key(observation, record.id), observation)
         return sorted(found.values(), key=lambda seen: seen.offset)
 
-    def _look_into_gaps(self, grouped: dict[str, list[CheckedRecord]], stored: Sequence[bytes | None]) -> None:
+    def _look_into_gaps(self, grouped: Mapping[str, Sequence[Record]], stored: Sequence[bytes | None]) -> None:
         """Read the gaps of the indexes for the entities whose records may be repeats, in one pass."""
         doubtful = []
         for (name, records), packed in zip(grouped.items(), stored, strict=True):
             dedup_state = _entity(name, packed).dedup_state
-            if not all(
-                dedup_state.certainly_new(order_key(self._observation(each), each.record.id)) for each in records
-            ):
+            if not all(dedup_state.certainly_new(order_key(self._observation(each), each.id)) for each in records):
                 doubtful.append(name)
         self._unindexed = records_in(self._read, self.gaps, doubtful) if doubtful else {}
 
@@ -271,14 +267,39 @@ class BatchFold:
         write.put("state", touched.key, state)
         parts = (entity.name, type_fold.version.definition.fingerprint, before, entity.version, touched.hash_before,
                  entity.state_hash, through, False, touched.steps)  # fmt: skip
-        outcome.changed(partition, touched.key, state, type_fold.changes.encode(new_tuple(Change, parts)))
+        outcome.changed(partition, [(touched.key, state, type_fold.changes.encode(new_tuple(Change, parts)))])
 
 
-def _take_over(folded: FoldedEntity, key: bytes, partition: int, outcome: FoldOutcome) -> None:
-    """Report what the kernel made of an entity. key: of its state."""
-    state, change, version_before, steps, late = folded
-    outcome.folded(partition, not version_before, steps, late, 0)
-    outcome.changed(partition, key, state, change)
+def _take_over_all(
+    by_kernel: Sequence[FoldedEntity | tuple[()] | None], places: Sequence[bytes], records: Iterable[Sequence[Record]],
+    through: Iterable[int], write: WriteSet, outcome: FoldOutcome,
+) -> None:  # fmt: skip
+    """Like `_take_over`, of the entities of some partitions. through: these partitions."""
+    partitions = list(through)
+    if len(partitions) == 1:
+        _take_over(by_kernel, places, partitions[0], write, outcome)
+        return
+    members: dict[int, list[int]] = {partition: [] for partition in partitions}
+    for place, own in enumerate(records):
+        members[own[0].partition].append(place)
+    for partition, some in members.items():
+        _take_over([by_kernel[place] for place in some], [places[place] for place in some], partition, write, outcome)
+
+
+def _take_over(
+    by_kernel: Iterable[FoldedEntity | tuple[()] | None], places: Iterable[bytes], partition: int, write: WriteSet,
+    outcome: FoldOutcome,
+) -> None:  # fmt: skip
+    """Put the states that the kernel made into the write, and report them. places: the entities' keys."""
+    some = [(key, each) for key, each in zip(places, by_kernel, strict=True) if each]
+    if not some:
+        return  # all their records were known
+    # RocksDB takes rows sooner in the order of their keys.
+    write.put_rows("state", sorted([(key, each[0]) for key, each in some]))
+    new = sum([not version_before for _, (_, _, version_before, _, _) in some])
+    steps, late = sum([each[3] for _, each in some]), sum([each[4] for _, each in some])
+    outcome.folded(partition, new, steps, late, 0)
+    outcome.changed(partition, [(key, each[0], each[1]) for key, each in some])
 
 
 def _entity(name: str, packed: bytes | None) -> Entity:
@@ -362,4 +383,4 @@ def fold_again(
         name, type_fold.version.definition.fingerprint, after.version, after.version, before.state_hash,
         after.state_hash, through, True, (),
     )  # fmt: skip
-    outcome.changed(partition, row[0], state, type_fold.changes.encode(change))
+    outcome.changed(partition, [(row[0], state, type_fold.changes.encode(change))])

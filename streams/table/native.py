@@ -13,11 +13,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from typing import TypeVar
 
 from refold.avro.errors import SchemaError
 from refold.avro.kernel import Doubtful, EntityRecords, FoldedEntity, Kernel, Replayed, StoredRecords, TypeFolder
-from refold.avro.observation import Observation, type_of
+from refold.avro.observation import type_of
 from refold.streams.log.port import Record
 from refold.streams.rocks.batch import WriteSet
 from refold.streams.table.folds import Folds
@@ -34,10 +33,10 @@ class NativeFolder:
         self.records = 0
 
     def fold(
-        self, folds: Folds, grouped: Mapping[str, Sequence[tuple[Record, Observation | None]]],
-        stored: Sequence[bytes | None], through: Mapping[int, int], write: WriteSet, timeline: Lookup | None,
-    ) -> dict[str, FoldedEntity | tuple[()]]:  # fmt: skip
-        """Return the result of each entity that the kernel folded, by name.
+        self, folds: Folds, grouped: Mapping[str, Sequence[Record]], stored: Sequence[bytes | None],
+        through: Mapping[int, int], write: WriteSet, timeline: Lookup | None,
+    ) -> Sequence[FoldedEntity | tuple[()] | None]:  # fmt: skip
+        """Return the result of each entity that the kernel folded, in the order of `grouped`; None for the others.
 
         All its rows but the state are put into `write`.
 
@@ -46,30 +45,32 @@ class NativeFolder:
             through: The batch's next offset by partition.
             timeline: Reads the rows of some keys; None where it lacks some.
         """
-        entities = []
-        for (name, decoded), packed in zip(grouped.items(), stored, strict=True):
-            records = [record for record, _ in decoded]
-            entities.append((name, packed, through[records[0].partition], records, NOTHING_TOLD))
-        found: dict[str, FoldedEntity | tuple[()]] = {}
-        for type_folder, some in _by_type_folder(self._kernel, folds, entities):
-            doubtful = self._fold(type_folder, some, write, found)
+        entities: list[EntityRecords] = [
+            (name, packed, through[records[0].partition], records, NOTHING_TOLD)
+            for (name, records), packed in zip(grouped.items(), stored, strict=True)
+        ]
+        found: list[FoldedEntity | tuple[()] | None] = [None] * len(entities)
+        for type_folder, places in _by_type_folder(self._kernel, folds, grouped):
+            some = entities if len(places) == len(entities) else [entities[place] for place in places]
+            doubtful = self._fold(type_folder, some, places, write, found)
             if doubtful and timeline is not None:
-                self._fold(type_folder, _with_lookups(some, doubtful, timeline), write, found)
+                asked = [places[place] for place, _ in doubtful]
+                self._fold(type_folder, _with_lookups(some, doubtful, timeline), asked, write, found)
         return found
 
     def _fold(
-        self, type_folder: TypeFolder, entities: Sequence[EntityRecords], write: WriteSet,
-        found: dict[str, FoldedEntity | tuple[()]],
+        self, type_folder: TypeFolder, entities: Sequence[EntityRecords], places: Sequence[int], write: WriteSet,
+        found: list[FoldedEntity | tuple[()] | None],
     ) -> list[Doubtful]:  # fmt: skip
+        """Fold entities, and put the results at their places; returns those that the timeline must be asked about."""
         folded, timeline, arrivals, ids, checkpoints, doubtful = type_folder.fold(entities)
         write.put_pairs("timeline", timeline)
         write.put_pairs("arrivals", arrivals)
         write.put_keys("ids", ids)
         write.put_pairs("checkpoints", checkpoints)
-        for (name, _, _, taken, _), each in zip(entities, folded, strict=True):
-            if each is not None:
-                found[name] = each
-                self.records += len(taken)
+        for place, each in zip(places, folded, strict=True):
+            found[place] = each
+        self.records += sum([len(entity[3]) for entity, each in zip(entities, folded, strict=True) if each is not None])
         return doubtful
 
 
@@ -96,27 +97,26 @@ def replay(kernel: Kernel, folds: Folds, entities: Iterable[StoredRecords]) -> d
     Returns:
         By name, the new state of each entity that the kernel folded; Python folds the rest.
     """
+    every = list(entities)
     found: dict[str, Replayed] = {}
-    for type_folder, some in _by_type_folder(kernel, folds, entities):
+    for type_folder, places in _by_type_folder(kernel, folds, [name for name, _, _ in every]):
+        some = [every[place] for place in places]
         for (name, _, _), each in zip(some, type_folder.replay(some), strict=True):
             if each is not None:
                 found[name] = each
     return found
 
 
-Given = TypeVar("Given", EntityRecords, StoredRecords)
-
-
 def _by_type_folder(
-    kernel: Kernel, folds: Folds, entities: Iterable[Given]
-) -> Iterator[tuple[TypeFolder, list[Given]]]:  # fmt: skip
-    """The entities of each type that the kernel can fold, with the kernel's object for the type."""
-    by_type: dict[str, list[Given]] = {}
-    for each in entities:
-        by_type.setdefault(type_of(each[0]), []).append(each)
-    for type_name, some in by_type.items():
+    kernel: Kernel, folds: Folds, names: Iterable[str]
+) -> Iterator[tuple[TypeFolder, Sequence[int]]]:  # fmt: skip
+    """Yield the kernel's object for each type that it can fold, and the places of the entities of this type."""
+    by_type: dict[str, list[int]] = {}
+    for place, name in enumerate(names):
+        by_type.setdefault(type_of(name), []).append(place)
+    for type_name, places in by_type.items():
         type_folder = None
         with suppress(SchemaError):  # raised again when Python folds an entity of the type
             type_folder = folds.of(type_name).native(kernel)
         if type_folder is not None:
-            yield type_folder, some
+            yield type_folder, places

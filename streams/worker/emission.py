@@ -277,8 +277,8 @@ class Emitter:
 
     def _produce(self, commit: PendingCommit) -> None:
         headers = commit.overlay.stored.at.headers
-        for change in commit.overlay.changes:
-            self._send(self._topics.changes, commit.partition, change.placed[PLACE_BYTES:], change.data, headers)
+        for placed, _, change in commit.overlay.changes:
+            self._send(self._topics.changes, commit.partition, placed[PLACE_BYTES:], change, headers)
         for verdict in commit.verdicts:
             self._send(
                 self._topics.deadletters, commit.partition, verdict_key(verdict), verdict_value(verdict), headers,

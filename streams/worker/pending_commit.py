@@ -17,13 +17,12 @@ from typing import NamedTuple
 import cbor2
 
 from refold.avro.errors import CorruptionError
-from refold.reducers.cells import new_tuple
 from refold.streams.cut import FOLD_VERSION
 from refold.streams.deadletters import Verdict
 from refold.streams.log.kafka.fold_position import BEGIN, PartitionPoint
 from refold.streams.rocks.batch import WriteSet
 from refold.streams.rocks.database import Database
-from refold.streams.table.batch_fold import CheckedRecord
+from refold.streams.table.batch_fold import CheckedRecord, EntityChange
 
 POSITION = b"position"
 FORMAT = 3
@@ -114,26 +113,18 @@ class NextBatch:
         return len(self.observations) + len(self.verdicts) + self.set_aside
 
 
-class PendingChange(NamedTuple):
-    """A record of `.changes` that is not produced yet: the entity's table key, its new state, the framed change."""
-
-    placed: bytes
-    state: bytes
-    data: bytes
-
-
 class Overlay:
     """The result of a fold: changes to emit, and then a write to the table that moves it to `stored`."""
 
     def __init__(self, write: WriteSet, stored: StoredPosition) -> None:
         self.write = write
         self.stored = stored
-        self.changes: list[PendingChange] = []
+        self.changes: list[EntityChange] = []
         self.entities = self.distinct = self.late = self.reopened = 0
 
-    def changed(self, partition: int, placed: bytes, state: bytes, change: bytes) -> None:
+    def changed(self, partition: int, changes: Sequence[EntityChange]) -> None:
         """See streams/table/batch_fold.py."""
-        self.changes.append(new_tuple(PendingChange, (placed, state, change)))
+        self.changes += changes
 
     def folded(self, partition: int, entities: int, observations: int, late: int, reopened: int) -> None:
         """See streams/table/batch_fold.py."""

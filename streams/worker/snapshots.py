@@ -106,7 +106,7 @@ class Sealing:
         """
         folded, end = self._folded_here[partition], overlay.stored.at.offset
         if end > begin:
-            self._touched.add(partition, begin, end, [(change.placed, change.state) for change in overlay.changes])
+            self._touched.add(partition, begin, end, [(placed, state) for placed, state, _ in overlay.changes])
         elif overlay.changes:  # by another definition: after it a whole base is sealed
             self._touched.end(partition)
         folded.commits += 1

@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import struct
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple, TypeVar
@@ -29,6 +29,7 @@ from refold.streams.rocks.batch import WriteSet
 from refold.streams.rocks.database import Database
 from refold.streams.snapshots.dirty_entities import State
 from refold.streams.table import keys
+from refold.streams.table.batch_fold import EntityChange
 
 LOG, PROGRESS, REDEFINE = b"log", b"progress", b"redefine"
 _U64 = struct.Struct(">Q")
@@ -91,10 +92,13 @@ class BatchOutcome:
         self._write = write
         self.folded = progress.folded
 
-    def changed(self, partition: int, placed: bytes, state: bytes, change: bytes) -> None:
-        """Put a change at the next offset of `.changes`."""
-        self.states[partition].append((placed, state))
-        self._write.put("changes", keys.position_key(partition, self._progress.next_change(partition)), change)
+    def changed(self, partition: int, changes: Sequence[EntityChange]) -> None:
+        """Put changes at the next offsets of `.changes`."""
+        self.states[partition] += [(placed, state) for placed, state, _ in changes]
+        next_change = self._progress.next_change
+        self._write.put_rows(
+            "changes", [(keys.position_key(partition, next_change(partition)), change) for _, _, change in changes]
+        )
 
 
 def read_progress(database: Database, partitions: int) -> Progress:

@@ -23,7 +23,7 @@ from refold.streams.worker.config import FoldConfig
 from refold.streams.worker.emission import Emitter, NotEmitted, RefusalCount, is_member, metadata_of_none
 from refold.streams.worker.membership import REJOINS_MAX, GroupMember, Membership
 from refold.streams.worker.partition_table import PartitionTable, open_database
-from refold.streams.worker.pending_commit import PendingChange, PendingCommit, StoredPosition
+from refold.streams.worker.pending_commit import PendingCommit, StoredPosition
 from refold_tests.child import Child
 from refold_tests.folding import (
     append,
@@ -242,7 +242,7 @@ def test_member_without_a_generation_sends_no_offsets(log: KafkaLog, tmp_path: P
         table = PartitionTable(database, log.registry, log.read, None)
         table.stored = StoredPosition(log.log_id, 1, PARTITIONS)
         overlay = table.empty_overlay().to(PartitionPoint(3, 1), 0)
-        overlay.changes.append(PendingChange(placed("t/1"), b"", b"change"))
+        overlay.changed(1, [(placed("t/1"), b"", b"change")])
         with pytest.raises(NotEmitted):
             emitter.emit([PendingCommit(1, overlay, ())], lambda: nobody)
         assert committed(log)[1] == 0

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from refold.avro.ids import identify
 from refold.avro.kernel import SWITCH, find_kernel
@@ -18,7 +18,7 @@ from refold.streams.partitioner import placed
 from refold.streams.rocks.batch import WriteSet
 from refold.streams.rocks.database import Database
 from refold.streams.rocks.families import Family
-from refold.streams.table.batch_fold import BatchFold, CheckedRecord
+from refold.streams.table.batch_fold import BatchFold, CheckedRecord, EntityChange
 from refold.streams.table.folds import Folds
 from refold.streams.table.native import replay
 
@@ -54,6 +54,11 @@ class _NotedWriteSet(WriteSet):
         self.rows += zip([family] * (len(rows) // 2), rows[::2], rows[1::2], strict=True)
         super().put_pairs(family, rows)
 
+    def put_rows(self, family: Family, rows: Iterable[tuple[bytes, bytes]]) -> None:
+        some = list(rows)
+        self.rows += ((family, *row) for row in some)
+        super().put_rows(family, some)
+
     def put_keys(self, family: Family, keys: Sequence[bytes]) -> None:
         self.rows += ((family, key, b"") for key in keys)
         super().put_keys(family, keys)
@@ -61,15 +66,17 @@ class _NotedWriteSet(WriteSet):
 
 @dataclass
 class _Noted:
-    """The reports of a fold, in order."""
+    """The reports of a fold: changes in order, and the sums of the numbers, by partition."""
 
-    said: list[Said] = field(default_factory=list)
+    changes: list[tuple[int, EntityChange]] = field(default_factory=list)
+    sums: dict[int, list[int]] = field(default_factory=dict)
 
-    def changed(self, *given: Any) -> None:
-        self.said.append(("changed", *given))
+    def changed(self, partition: int, changes: Sequence[EntityChange]) -> None:
+        self.changes += [(partition, each) for each in changes]
 
-    def folded(self, *given: Any) -> None:
-        self.said.append(("folded", *given))
+    def folded(self, partition: int, *numbers: int) -> None:
+        sums = self.sums.setdefault(partition, [0] * len(numbers))
+        self.sums[partition] = [before + number for before, number in zip(sums, numbers, strict=True)]
 
 
 class Databases(NamedTuple):
@@ -103,7 +110,7 @@ class _Table:
         except Exception as error:  # damage may cause any exception
             return (type(error).__name__, str(error))
         self.database.write(write, sync=False)
-        return (sorted(write.rows), noted.said)
+        return (sorted(write.rows), noted.changes, noted.sums)
 
 
 class BothFolds:
