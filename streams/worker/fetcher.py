@@ -67,7 +67,8 @@ class UnreadableOffsets(NamedTuple):
     end: int
 
 
-Fetched = RawRecord | AtEnd | UnreadableOffsets | DamagedRecord
+Fetched = list[RawRecord] | AtEnd | UnreadableOffsets | DamagedRecord
+"""What is fetched of a partition: records in order, or what is there instead of a record."""
 
 
 class Fetcher:
@@ -138,6 +139,9 @@ class Fetcher:
             raise storage_error("the log cannot be read", failed) from failed
         if len(messages) < records_max and time.monotonic() - self._checked_s > self._stuck_s:
             yield from self._check_stuck()
+        if all(message.error() is None for message in messages):
+            yield from self._records(messages)
+            return
         messages, unreadable = self._until_unreadable(messages)
         self._note_received(messages)
         for message in messages:
@@ -145,13 +149,32 @@ class Fetcher:
             if self._schemas is not None and message.topic() == self._schemas.topic:
                 self.schemas_moved = self.schemas_moved or error is None
             elif error is None:
-                yield message.partition() or 0, raw_of(message)
+                yield message.partition() or 0, [raw_of(message)]
             else:
                 yield from self._end_or_raise(message)
         for place, message in unreadable.items():
             error = message.error()
             if error is not None and place in self._next:
                 yield from self._at_unreadable(place, message.offset() or 0, text_of(error))
+
+    def _records(self, messages: Iterable[Message]) -> Iterable[tuple[int, list[RawRecord]]]:
+        """Return the records of messages without errors by partition: this is the usual case, and has few calls."""
+        schemas = None if self._schemas is None else self._schemas.topic
+        found: dict[int, list[RawRecord]] = {}
+        for message in messages:
+            if message.topic() != schemas:
+                found.setdefault(message.partition() or 0, []).append(raw_of(message))
+            else:
+                self._note_received([message])
+                self.schemas_moved = True
+        now_s = time.monotonic()
+        for partition, raws in found.items():
+            place = KafkaPartition(self._topic, partition)
+            if place in self._next:
+                self._next[place] = raws[-1].offset + 1
+                self._received_s[place] = now_s
+                self._unended.add(place)
+        return found.items()
 
     def end_of(self, partition: int) -> int:
         """Return a partition's end as of its last fetch; 0 before one."""
@@ -182,8 +205,6 @@ class Fetcher:
         dropped."""
         used: list[Message] = []
         unreadable: dict[KafkaPartition, Message] = {}
-        if all(message.error() is None for message in messages):
-            return list(messages), unreadable
         for message in messages:
             place, error = KafkaPartition(message.topic() or "", message.partition() or 0), message.error()
             if place in unreadable:

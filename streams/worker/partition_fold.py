@@ -133,13 +133,13 @@ class PartitionFold:
         """Add a fetched item.
 
         Args:
-            found: A record, skipped offsets, a damaged record, or the partition's end.
+            found: Records in order, skipped offsets, a damaged record, or the partition's end.
 
         Returns:
             False if the item only reports the partition's end.
         """
-        if isinstance(found, RawRecord):
-            self.take(found)
+        if isinstance(found, list):
+            self._add(found)
         elif isinstance(found, AtEnd):
             self.reached_end(found.offset)
             return False
@@ -149,10 +149,9 @@ class PartitionFold:
             self.pass_over(found)
         return True
 
-    def take(self, raw: RawRecord) -> None:
-        """Add a fetched record."""
-        self._waiting.append(raw)
-        self._taken = raw.offset + 1
+    def _add(self, raws: list[RawRecord]) -> None:
+        self._waiting += raws
+        self._taken = raws[-1].offset + 1
         self._unread = None
         self._is_at_end = False
 

@@ -52,8 +52,10 @@ from refold.streams.log.kafka.offsets import KafkaPartition, Offsets
 from refold.streams.log.kafka.range_reader import RawRecord
 from refold.streams.log.port import ChangeRecord
 from refold.streams.runtime import close_all
-from refold.streams.worker.fetcher import AtEnd, Fetched, Fetcher, UnreadableOffsets
+from refold.streams.worker.fetcher import AtEnd, Fetcher, UnreadableOffsets
 from refold.streams.worker.membership import GroupMember, Membership
+
+_Item = RawRecord | AtEnd | UnreadableOffsets | DamagedRecord
 
 
 class RecordDecoder(Protocol):
@@ -157,7 +159,7 @@ class ChangeConsumer:
         self._stopping = Event()
         self._in_group_s = self._begin_again_s = self._committed_s = 0.0
         self._to_begin: set[int] = set()
-        self._fetched: deque[tuple[int, Fetched]] = deque()
+        self._fetched: deque[tuple[int, _Item]] = deque()
         self._delivery: _Delivery | None = None
         # By partition the next offset that the agents are not done with, and the group's committed one.
         self._done: dict[int, int] = {}
@@ -206,8 +208,10 @@ class ChangeConsumer:
         if self._fetched:
             self._consume(*self._fetched[0])
         else:
-            found = self._fetcher.fetch(FETCHED_AT_ONCE, _IDLE_S)
-            self._fetched.extend(each for each in found if each[0] in self._done)
+            for partition, found in self._fetcher.fetch(FETCHED_AT_ONCE, _IDLE_S):
+                if partition in self._done:
+                    each = found if isinstance(found, list) else [found]
+                    self._fetched.extend((partition, item) for item in each)
 
     def _finish(self, delivery: _Delivery) -> None:
         """Wait until the agents are done with the change they work on; AgentFailed."""
@@ -220,7 +224,7 @@ class ChangeConsumer:
             ) from error
         self._done[delivery.partition] = delivery.offset + 1
 
-    def _consume(self, partition: int, found: Fetched) -> None:
+    def _consume(self, partition: int, found: _Item) -> None:
         """Deliver the oldest fetched record, or skip it."""
         if isinstance(found, RawRecord):
             place = f"{self._topic}/{partition} offset {found.offset}"

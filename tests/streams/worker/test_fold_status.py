@@ -196,7 +196,7 @@ def test_pending_time_and_time_since_the_last_commit(tmp_path: Path) -> None:
         clock.now_s += 10_000  # nothing to commit, for any time
         assert health_of({0: partition.status()}, healthy())["healthy"]
         for raw in raws(registry, 0, 3):
-            partition.take(raw)
+            partition.receive([raw])
         partition.ends_at(9)
         partition.decide()
         clock.now_s += STALLED_S + 1
@@ -223,7 +223,7 @@ def test_partition_keeps_up_when_it_reaches_the_end_between_two_commits(tmp_path
 
         def come(number: int) -> bool:
             for _ in range(number):
-                partition.take(next(coming))
+                partition.receive([next(coming)])
             partition.decide()
             return bool(partition.status()["caught_up"])
 
@@ -250,7 +250,7 @@ def test_partition_keeps_up_when_it_reaches_the_end_between_two_commits(tmp_path
 def test_worker_awaiting_the_registry_has_pending_records_and_needs_no_restart(tmp_path: Path) -> None:
     clock, registry_there = Settable(), Outage()
     with a_partition(tmp_path, Registry(), clock, registry_there) as partition:
-        partition.take(RawRecord(0, 1_000, A.encode(), b"\0\0\0\0\7more", []))
+        partition.receive([RawRecord(0, 1_000, A.encode(), b"\0\0\0\0\7more", [])])
         partition.decide()
         clock.now_s += STALLED_S + 1
         status = partition.status()
