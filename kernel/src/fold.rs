@@ -153,7 +153,7 @@ pub fn replay(layout: &Layout, entity: &str, packed: Option<&[u8]>, records: &[R
     let mut state = State::read_or_empty(layout, packed)?;
     let version_before = state.version;
     for (place, Read { record, observation, q }) in read.iter().enumerate() {
-        // In the order of streams/rebuild/replay.py: in a damaged state, a record of the last ids may seem to be new.
+        // In the order of streams/rebuild/range_fold.py: in a damaged state, a record of the last ids may seem to be new.
         if !(state.is_among_last(record.id) || is_known(&state, &read, place)?) {
             apply(layout, &mut state, observation, q)?;
             state.note(q, record.offset);
