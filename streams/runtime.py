@@ -29,11 +29,12 @@ from refold.streams.events import log_event
 
 # The values in malloc.h.
 _TRIM_THRESHOLD, _MMAP_THRESHOLD, _ARENA_MAX = -1, -3, -8
-_HEAPS = 2
+# Threads that allocate at the same time wait for each other's heap, and each heap keeps what its threads freed.
+_HEAPS = 4
 # A worker allocates and frees buffers of some 100 KB to a few MB all the time: batches, fetched records, RocksDB's
 # blocks of memory. From the system each of them costs a fault for each of its pages.
-_LARGE_BYTES = 2 << 20
-_TOP_BYTES = 8 << 20
+_LARGE_BYTES = 8 << 20
+_TOP_BYTES = 32 << 20
 _ALLOCATORS = ("jemalloc", "tcmalloc", "mimalloc")
 LOOK_S = 0.25
 _LIBRARY = ctypes.CDLL(None) if sys.platform == "linux" else None
