@@ -151,7 +151,7 @@ class _Slow(RemoteObjects):
         super().delete(name)
 
 
-@pytest.mark.parametrize("url", ["memory", "s3"], indirect=True)
+@pytest.mark.parametrize("url", ["memory", pytest.param("s3", marks=pytest.mark.s3)], indirect=True)
 def test_content_put_during_its_removal_exists_in_the_end(url: str, opened: Opened) -> None:
     """The remover checked before the put, and deletes after it."""
     opened(url).put(named(b"a"), b"a")
