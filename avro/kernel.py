@@ -37,13 +37,13 @@ Replayed = tuple[bytes | None, int]
 """An entity's new state, or None if no record was new, and the number of new records."""
 FoldedEntity = tuple[bytes, bytes, int, int, int]
 """An entity's new state, its framed change, its previous version, the number of its steps, and how many were late."""
+FoldResult = FoldedEntity | tuple[()] | None
+"""What the kernel made of an entity: () if all its records were known, None if Python must fold it."""
 Doubtful = tuple[int, list[tuple[int, bytes]]]
 """An entity's place among those given, and the places and timeline keys of its records that only the timeline can
 recognise as new or repeated.
 """
-FoldedBatch = tuple[
-    list[FoldedEntity | tuple[()] | None], list[bytes], list[bytes], list[bytes], list[bytes], list[Doubtful]
-]
+FoldedBatch = tuple[list[FoldResult], list[bytes], list[bytes], list[bytes], list[bytes], list[Doubtful]]
 """The result for each entity: None if it is left to Python, and () if no record was new. Then the rows of the timeline,
 the arrivals, the ids and the checkpoints, as alternating keys and values; ids are keys alone. Last, the entities among
 those left to Python that the kernel can fold once it knows what the timeline holds.

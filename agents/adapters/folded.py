@@ -52,7 +52,7 @@ def caught_up(log: Log, entity: str, folded: F) -> F:
 def settle(log: AgentLog) -> None:
     """Return when everything recorded so far can be lost only together with all that is recorded from now on.
 
-    A log that keeps the order guarantees this by itself; any other log is flushed. The caller must hold the log's turn.
+    A log that keeps the order guarantees this by itself; any other log is flushed. The caller must hold `Log.lock`.
     """
     if not log.port.keeps_order:
         log.port.flush()

@@ -30,10 +30,8 @@ class WriteSet:
 
     def put_pairs(self, family: Family, rows: Sequence[bytes]) -> None:
         """Put many rows of one family, given as alternating keys and values."""
-        put, handle = self._raw.put, self._handle(family)
         rest = iter(rows)
-        for key, value in zip(rest, rest, strict=True):
-            put(key, value, handle)
+        self.put_rows(family, zip(rest, rest, strict=True))
 
     def put_rows(self, family: Family, rows: Iterable[tuple[bytes, bytes]]) -> None:
         """Put many rows of one family, given as (key, value)."""

@@ -23,7 +23,7 @@ from functools import partial
 from typing import NamedTuple, Protocol
 
 from refold.avro.errors import CorruptionError, SchemaError, StorageError
-from refold.avro.kernel import FoldedEntity, find_kernel
+from refold.avro.kernel import FoldResult, find_kernel
 from refold.avro.observation import Observation, type_of
 from refold.avro.registry import Registry
 from refold.reducers.cells import new_tuple
@@ -108,8 +108,6 @@ class BatchFold:
         self._registry = registry
         self._folds = Folds(registry, below)
         self._unindexed: dict[str, list[Record]] = {}
-        # By id, those observations of the batch that somebody has decoded.
-        self._decoded: dict[bytes, Observation] = {}
         self._kernel = find_kernel().kernel
         self._native = None if self._kernel is None else NativeFolder(self._kernel)
 
@@ -135,18 +133,18 @@ class BatchFold:
             through: The batch's next offset by partition, if the batch also has other records.
         """
         grouped: dict[str, list[Record]] = {}
-        self._decoded = {}
+        decoded: dict[bytes, Observation] = {}
         for record, observation in arrived:
             grouped.setdefault(record.entity, []).append(record)
             if observation is not None:
-                self._decoded[record.id] = observation
+                decoded[record.id] = observation
         if through is None:
             through = {record.partition: record.offset + 1 for record, _ in arrived}
         places = all_placed(list(grouped))
         stored = self._database.multi_get("state", places)
         if self.gaps:
-            self._look_into_gaps(grouped, stored)
-        by_kernel: Sequence[FoldedEntity | tuple[()] | None] = [None] * len(places)
+            self._look_into_gaps(grouped, stored, decoded)
+        by_kernel: Sequence[FoldResult] = [None] * len(places)
         if self._native is not None:
             timeline = None if self.gaps else partial(self._database.multi_get, "timeline")
             by_kernel = self._native.fold(self._folds, grouped, stored, through, write, timeline)
@@ -166,13 +164,14 @@ class BatchFold:
             if type_fold is None:
                 type_fold = folds[type_name] = self._fold_of(name)
             for record in records:
-                self._fold_one(type_fold, touched, record, self._observation(record), write)
+                self._fold_one(type_fold, touched, record, self._observation(record, decoded), write)
             if touched.steps:
                 partition = records[0].partition
                 self._finish(type_fold, touched, partition, through[partition], write, outcome)
 
-    def _observation(self, record: Record) -> Observation:
-        return self._decoded.get(record.id) or observation_in(self._registry, record)
+    def _observation(self, record: Record, decoded: Mapping[bytes, Observation]) -> Observation:
+        """Return a record's observation. decoded: those that are decoded already, by id."""
+        return decoded.get(record.id) or observation_in(self._registry, record)
 
     def _fold_of(self, name: str) -> TypeFold:
         try:
@@ -235,12 +234,18 @@ class BatchFold:
                 found[record.id] = Seen(record.offset, order_key(observation, record.id), observation)
         return sorted(found.values(), key=lambda seen: seen.offset)
 
-    def _look_into_gaps(self, grouped: Mapping[str, Sequence[Record]], stored: Sequence[bytes | None]) -> None:
+    def _look_into_gaps(
+        self,
+        grouped: Mapping[str, Sequence[Record]],
+        stored: Sequence[bytes | None],
+        decoded: Mapping[bytes, Observation],
+    ) -> None:
         """Read the gaps of the indexes for the entities whose records may be repeats, in one pass."""
         doubtful = []
         for (name, records), packed in zip(grouped.items(), stored, strict=True):
             dedup_state = _entity(name, packed).dedup_state
-            if not all(dedup_state.certainly_new(order_key(self._observation(each), each.id)) for each in records):
+            keys_of_records = (order_key(self._observation(each, decoded), each.id) for each in records)
+            if not all(map(dedup_state.certainly_new, keys_of_records)):
                 doubtful.append(name)
         self._unindexed = records_in(self._read, self.gaps, doubtful) if doubtful else {}
 
@@ -271,7 +276,7 @@ class BatchFold:
 
 
 def _take_over_all(
-    by_kernel: Sequence[FoldedEntity | tuple[()] | None], places: Sequence[bytes], records: Iterable[Sequence[Record]],
+    by_kernel: Sequence[FoldResult], places: Sequence[bytes], records: Iterable[Sequence[Record]],
     through: Iterable[int], write: WriteSet, outcome: FoldOutcome,
 ) -> None:  # fmt: skip
     """Like `_take_over`, of the entities of some partitions. through: these partitions."""
@@ -287,7 +292,7 @@ def _take_over_all(
 
 
 def _take_over(
-    by_kernel: Iterable[FoldedEntity | tuple[()] | None], places: Iterable[bytes], partition: int, write: WriteSet,
+    by_kernel: Iterable[FoldResult], places: Iterable[bytes], partition: int, write: WriteSet,
     outcome: FoldOutcome,
 ) -> None:  # fmt: skip
     """Put the states that the kernel made into the write, and report them. places: the entities' keys."""

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 
 from refold.avro.errors import SchemaError
-from refold.avro.kernel import Doubtful, EntityRecords, FoldedEntity, Kernel, Replayed, StoredRecords, TypeFolder
+from refold.avro.kernel import Doubtful, EntityRecords, FoldResult, Kernel, Replayed, StoredRecords, TypeFolder
 from refold.avro.observation import type_of
 from refold.streams.log.port import Record
 from refold.streams.rocks.batch import WriteSet
@@ -35,7 +35,7 @@ class NativeFolder:
     def fold(
         self, folds: Folds, grouped: Mapping[str, Sequence[Record]], stored: Sequence[bytes | None],
         through: Mapping[int, int], write: WriteSet, timeline: Lookup | None,
-    ) -> Sequence[FoldedEntity | tuple[()] | None]:  # fmt: skip
+    ) -> Sequence[FoldResult]:  # fmt: skip
         """Return the result of each entity that the kernel folded, in the order of `grouped`; None for the others.
 
         All its rows but the state are put into `write`.
@@ -49,7 +49,7 @@ class NativeFolder:
             (name, packed, through[records[0].partition], records, NOTHING_TOLD)
             for (name, records), packed in zip(grouped.items(), stored, strict=True)
         ]
-        found: list[FoldedEntity | tuple[()] | None] = [None] * len(entities)
+        found: list[FoldResult] = [None] * len(entities)
         for type_folder, places in _by_type_folder(self._kernel, folds, grouped):
             some = entities if len(places) == len(entities) else [entities[place] for place in places]
             doubtful = self._fold(type_folder, some, places, write, found)
@@ -60,7 +60,7 @@ class NativeFolder:
 
     def _fold(
         self, type_folder: TypeFolder, entities: Sequence[EntityRecords], places: Sequence[int], write: WriteSet,
-        found: list[FoldedEntity | tuple[()] | None],
+        found: list[FoldResult],
     ) -> list[Doubtful]:  # fmt: skip
         """Fold entities, and put the results at their places; returns those that the timeline must be asked about."""
         folded, timeline, arrivals, ids, checkpoints, doubtful = type_folder.fold(entities)

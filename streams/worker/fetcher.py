@@ -169,11 +169,7 @@ class Fetcher:
                 self.schemas_moved = True
         now_s = time.monotonic()
         for partition, raws in found.items():
-            place = KafkaPartition(self._topic, partition)
-            if place in self._next:
-                self._next[place] = raws[-1].offset + 1
-                self._received_s[place] = now_s
-                self._unended.add(place)
+            self._note(KafkaPartition(self._topic, partition), raws[-1].offset + 1, now_s, is_end=False)
         return found.items()
 
     def end_of(self, partition: int) -> int:
@@ -260,10 +256,14 @@ class Fetcher:
                 continue
             known.add(named)
             place = KafkaPartition(topic or "", partition or 0)
-            if place in self._next:
-                self._next[place] = offset + (error is None)
-                self._received_s[place] = now_s
-                (self._unended.add if error is None else self._unended.discard)(place)
+            self._note(place, offset + (error is None), now_s, is_end=error is not None)
+
+    def _note(self, place: KafkaPartition, next_offset: int, now_s: float, *, is_end: bool) -> None:
+        """Update a place's position, unless it is no longer fetched."""
+        if place in self._next:
+            self._next[place] = next_offset
+            self._received_s[place] = now_s
+            (self._unended.discard if is_end else self._unended.add)(place)
 
     def _check_stuck(self) -> Iterator[tuple[int, Fetched]]:
         """Request the ends of silent partitions; replace the consumer if it is stuck.

@@ -50,7 +50,7 @@ def stored_value(tree: Mapping[str, Any]) -> StoredValue:
 
 
 class Contents:
-    """Writes and reads values in a log; caches the bytes used last. The caller must hold the log's turn."""
+    """Writes and reads values in a log; caches the bytes used last. The caller must hold `Log.lock`."""
 
     def __init__(self, log: Log, agent: str) -> None:
         """Use a log. agent: the source of the observations that are written."""

@@ -94,7 +94,7 @@ class ItemIndex:
 
 
 class ItemReader:
-    """Reads the items of a log. The caller must hold the log's turn. `refresh` makes everything recorded visible.
+    """Reads the items of a log. The caller must hold `Log.lock`. `refresh` makes everything recorded visible.
 
     pass_records: how many new records of a partition are folded onto its kept items. items_kept: how many are kept.
     """

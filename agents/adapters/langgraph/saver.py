@@ -228,7 +228,7 @@ class RefoldSaver(LogContext, BaseCheckpointSaver[int]):
 
     @contextmanager
     def _write_transaction(self) -> Iterator[None]:
-        """Hold the log's turn and read its latest records first. On exit, everything recorded inside is durable."""
+        """Hold `Log.lock` and read its latest records first. On exit, everything recorded inside is durable."""
         with self._log.lock:
             self._reader.refresh()
             yield

@@ -45,7 +45,7 @@ class NewCheckpoint(NamedTuple):
 
 
 class ThreadWriter:
-    """Writes into a log. The caller must hold the log's turn. agent: the source of the observations."""
+    """Writes into a log. The caller must hold `Log.lock`. agent: the source of the observations."""
 
     def __init__(self, log: AgentLog, reader: ThreadReader, agent: str) -> None:
         self._log = log

@@ -205,7 +205,7 @@ class ThreadDirectory:
 
 
 class ThreadReader:
-    """Reads threads and checkpoints of a log. The caller must hold the log's turn.
+    """Reads threads and checkpoints of a log. The caller must hold `Log.lock`.
 
     `refresh` makes the records of other processes visible.
     """

@@ -120,8 +120,8 @@ def emitted_point(committed: PartitionPoint | None, last_records: Iterable[RawRe
     Returns:
         The greatest of these points; BEGIN if nothing was emitted.
     """
-    points = [None if raw is None else emitted_point_of(raw) for raw in last_records]
-    return max(committed or BEGIN, *(each for each in points if each is not None), BEGIN)
+    points = [emitted_point_of(raw) for raw in last_records if raw is not None]
+    return max([BEGIN, committed or BEGIN, *(each for each in points if each is not None)])
 
 
 POLL_S = 0.02

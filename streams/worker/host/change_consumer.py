@@ -210,8 +210,8 @@ class ChangeConsumer:
         else:
             for partition, found in self._fetcher.fetch(FETCHED_AT_ONCE, _IDLE_S):
                 if partition in self._done:
-                    each = found if isinstance(found, list) else [found]
-                    self._fetched.extend((partition, item) for item in each)
+                    items = found if isinstance(found, list) else [found]
+                    self._fetched.extend((partition, item) for item in items)
 
     def _finish(self, delivery: _Delivery) -> None:
         """Wait until the agents are done with the change they work on; AgentFailed."""

@@ -50,10 +50,6 @@ class _NotedWriteSet(WriteSet):
         self.rows.append((family, key, value))
         super().put(family, key, value)
 
-    def put_pairs(self, family: Family, rows: Sequence[bytes]) -> None:
-        self.rows += zip([family] * (len(rows) // 2), rows[::2], rows[1::2], strict=True)
-        super().put_pairs(family, rows)
-
     def put_rows(self, family: Family, rows: Iterable[tuple[bytes, bytes]]) -> None:
         some = list(rows)
         self.rows += ((family, *row) for row in some)
