@@ -26,6 +26,7 @@ mod node;
 mod observation;
 mod order_keys;
 mod otlp;
+mod parts;
 mod place;
 mod received;
 mod rows;
@@ -35,9 +36,9 @@ mod value;
 #[cfg(feature = "wrong")]
 mod wrong;
 
-use std::cell::Cell;
 use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::Mutex;
 
 use pyo3::prelude::*;
 use pyo3::pybacked::{PyBackedBytes, PyBackedStr};
@@ -48,6 +49,7 @@ use crate::fold::{Outcome, Record, Replayed, Told};
 use crate::given::{layout_of, GivenField};
 use crate::layout::{Definition, Layout};
 use crate::observation::{Observation, Source};
+use crate::parts::in_parts;
 use crate::rows::{Row, Rows, Span};
 use crate::value::Value;
 
@@ -524,25 +526,9 @@ impl TypeFolder {
             .map(|((name, packed, through, _, told), records)| (&**name, packed.as_deref(), *through, records, told))
             .collect();
         let (layout, definition) = (&self.layout, &self.definition);
-        let (folded, rows) = py.detach(|| {
-            let mut rows = room_for(&given, BUFFER.take());
-            let fold = |(name, packed, through, records, told): &Unfolded| {
-                let mark = rows.mark();
-                let found = unless_panicked(|| {
-                    fold::fold(layout, definition, name, *packed, records, *through, told, &mut rows)
-                });
-                if !matches!(found, Some(Outcome::Folded(_))) {
-                    rows.truncate(&mark);
-                }
-                found
-            };
-            (given.iter().map(fold).collect::<Vec<_>>(), rows)
-        });
-        let found = given_back(py, &folded, &rows);
-        let buffer = rows.into_buffer();
-        if buffer.capacity() <= BUFFER_BYTES_MAX {
-            BUFFER.set(buffer);
-        }
+        let folded = py.detach(|| in_parts(&given, |part| FoldedPart::of(layout, definition, part)));
+        let found = given_back(py, &folded);
+        folded.into_iter().for_each(|part| keep_buffer(part.rows.into_buffer()));
         found
     }
 
@@ -636,9 +622,23 @@ fn records_of(given: &[GivenRecord]) -> Vec<Record<'_>> {
         .collect()
 }
 
-// A new buffer for each batch cost a page fault for each of its pages.
-thread_local!(static BUFFER: Cell<Vec<u8>> = const { Cell::new(Vec::new()) });
+// New buffers for each batch cost a page fault for each of their pages.
+static BUFFERS: Mutex<Vec<Vec<u8>>> = Mutex::new(Vec::new());
+const BUFFERS_MAX: usize = 4;
 const BUFFER_BYTES_MAX: usize = 8 << 20;
+
+/// Returns a kept buffer, or an empty one.
+fn buffer() -> Vec<u8> {
+    BUFFERS.lock().ok().and_then(|mut kept| kept.pop()).unwrap_or_default()
+}
+
+fn keep_buffer(buffer: Vec<u8>) {
+    if let Ok(mut kept) = BUFFERS.lock() {
+        if kept.len() < BUFFERS_MAX && buffer.capacity() <= BUFFER_BYTES_MAX {
+            kept.push(buffer);
+        }
+    }
+}
 
 /// About what a record adds to its rows, its change and its entity's state, beside its own bytes.
 const BYTES_AROUND: usize = 700;
@@ -655,38 +655,70 @@ fn room_for(entities: &[Unfolded], buffer: Vec<u8>) -> Rows {
     Rows::with_room(buffer, entities.iter().map(bytes).sum(), records)
 }
 
-fn given_back<'py>(py: Python<'py>, folded: &[Option<Outcome>], rows: &Rows) -> PyResult<Bound<'py, PyTuple>> {
-    let bytes = |span: Span| PyBytes::new(py, rows.get(span));
+/// Some of the entities of a batch, folded. The rows of each index are in the order of their keys: RocksDB writes them
+/// faster.
+struct FoldedPart {
+    outcomes: Vec<Option<Outcome>>,
+    rows: Rows,
+}
+
+impl FoldedPart {
+    fn of(layout: &Layout, definition: &Definition, entities: &[Unfolded]) -> Self {
+        let mut rows = room_for(entities, buffer());
+        let fold = |(name, packed, through, records, told): &Unfolded| {
+            let mark = rows.mark();
+            let found =
+                unless_panicked(|| fold::fold(layout, definition, name, *packed, records, *through, told, &mut rows));
+            if !matches!(found, Some(Outcome::Folded(_))) {
+                rows.truncate(&mark);
+            }
+            found
+        };
+        let outcomes = entities.iter().map(fold).collect();
+        rows.sort();
+        FoldedPart { outcomes, rows }
+    }
+}
+
+fn given_back<'py>(py: Python<'py>, folded: &[FoldedPart]) -> PyResult<Bound<'py, PyTuple>> {
     let entities = PyList::empty(py);
     let doubtful = PyList::empty(py);
-    for (place, each) in folded.iter().enumerate() {
-        match each {
-            Some(Outcome::Folded(Some(changed))) => entities.append((
-                bytes(changed.state),
-                bytes(changed.change),
-                changed.version_before,
-                changed.steps,
-                changed.late,
-            ))?,
-            Some(Outcome::Folded(None)) => entities.append(PyTuple::empty(py))?,
-            Some(Outcome::Doubtful(records)) => {
-                let keys = records.iter().map(|(place, key)| (*place, PyBytes::new(py, key)));
-                doubtful.append((place, keys.collect::<Vec<_>>()))?;
-                entities.append(py.None())?;
+    for FoldedPart { outcomes, rows } in folded {
+        let bytes = |span: Span| PyBytes::new(py, rows.get(span));
+        for each in outcomes {
+            match each {
+                Some(Outcome::Folded(Some(changed))) => entities.append((
+                    bytes(changed.state),
+                    bytes(changed.change),
+                    changed.version_before,
+                    changed.steps,
+                    changed.late,
+                ))?,
+                Some(Outcome::Folded(None)) => entities.append(PyTuple::empty(py))?,
+                Some(Outcome::Doubtful(records)) => {
+                    let keys = records.iter().map(|(place, key)| (*place, PyBytes::new(py, key)));
+                    doubtful.append((entities.len(), keys.collect::<Vec<_>>()))?;
+                    entities.append(py.None())?;
+                }
+                None => entities.append(py.None())?,
             }
-            None => entities.append(py.None())?,
         }
     }
-    // RocksDB writes sorted rows faster.
-    let in_order = |some: &[Row]| {
-        let mut sorted = some.to_vec();
-        sorted.sort_unstable_by_key(|(key, _)| rows.get(*key));
-        sorted.into_iter().flat_map(|(key, value)| [bytes(key), bytes(value)]).collect::<Vec<_>>()
+    let in_order = |index: fn(&Rows) -> &Vec<Row>| {
+        let mut sorted: Vec<(&[u8], &[u8])> = folded
+            .iter()
+            .flat_map(|FoldedPart { rows, .. }| index(rows).iter().map(|(key, value)| (rows.get(*key), rows.get(*value))))
+            .collect();
+        sorted.sort(); // it merges the parts, which are sorted
+        sorted.into_iter().flat_map(|(key, value)| [PyBytes::new(py, key), PyBytes::new(py, value)]).collect::<Vec<_>>()
     };
-    let mut ids: Vec<&[u8]> = rows.ids.iter().map(|key| rows.get(*key)).collect();
-    ids.sort_unstable();
+    let mut ids: Vec<&[u8]> =
+        folded.iter().flat_map(|FoldedPart { rows, .. }| rows.ids.iter().map(|key| rows.get(*key))).collect();
+    ids.sort();
     let ids: Vec<_> = ids.into_iter().map(|key| PyBytes::new(py, key)).collect();
-    let [timeline, arrivals, checkpoints] = [&rows.timeline, &rows.arrivals, &rows.checkpoints].map(|each| in_order(each));
+    let timeline = in_order(|rows| &rows.timeline);
+    let arrivals = in_order(|rows| &rows.arrivals);
+    let checkpoints = in_order(|rows| &rows.checkpoints);
     (entities, timeline, arrivals, ids, checkpoints, doubtful).into_pyobject(py)
 }
 

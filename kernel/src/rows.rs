@@ -103,6 +103,15 @@ impl Rows {
         value.end - value.start
     }
 
+    /// Puts the rows of each index in the order of their keys.
+    pub fn sort(&mut self) {
+        let Rows { bytes, timeline, arrivals, ids, checkpoints } = self;
+        for rows in [timeline, arrivals, checkpoints] {
+            rows.sort_unstable_by_key(|(key, _)| &bytes[key.start..key.end]);
+        }
+        ids.sort_unstable_by_key(|key| &bytes[key.start..key.end]);
+    }
+
     /// Returns how much there is now.
     pub fn mark(&self) -> Mark {
         Mark {

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from refold.avro.definition import TypeDefinition, parse
 from refold.avro.errors import UndecodableError
 from refold.avro.ids import identify
-from refold.avro.kernel import find_kernel
+from refold.avro.kernel import EntityRecords, find_kernel
 from refold.avro.observation import Observation, Source
 from refold.avro.registry import Registry, TypeVersion
 from refold.avro.shipped import shipped_types
@@ -129,6 +129,40 @@ def test_kernel_folds_records_that_only_the_timeline_identifies_as_repeats(datab
              made[7], held_back[2]]  # fmt: skip
     tables.fold(tables.records(version, batch))
     assert tables.native.writer.kernel_records == len(made) + len(batch)
+
+
+def test_large_batch_folds_in_parts_identically(databases: Databases) -> None:
+    """The kernel divides it among threads, with entities in doubt, repeats, and what is left to Python in each part."""
+    tables, version = both(databases, shipped_types()["tool_config"])
+    names = [f"tool_config/part-{number}" for number in range(1_500)]
+    made = [[sample(step, name, {"rate_limit": step, "tool": name}, run=name) for step in range(5)] for name in names]
+    tables.fold(tables.records(version, [each for own in made for each in (own[0], own[2])]))
+    batch = [own[3] for own in made]
+    batch += [own[1] for own in made[::7]]  # late: only the timeline shows that it is new
+    batch += [own[0] for own in made[::11]]
+    batch += [own[4]._replace(retracts=(identify(own[2]),)) for own in made[::13]]  # Python folds these entities
+    tables.fold(tables.records(version, batch))
+    by_python = sum(1 + (place % 7 == 0) + (place % 11 == 0) + 1 for place in range(0, len(names), 13))
+    assert tables.native.writer.kernel_records == 2 * len(names) + len(batch) - by_python
+
+
+def test_rows_of_a_large_batch_are_sorted(databases: Databases) -> None:
+    _, version = both(databases, shipped_types()["tool_config"])
+    kernel = find_kernel().kernel
+    assert kernel is not None
+    folder = TypeFold(version).native(kernel)
+    assert folder is not None
+    encode = version.codec.encode_observation
+    made = [sample(number, f"tool_config/row-{number * 7919 % 3_001}", {"tool": "x"}) for number in range(3_000)]
+    records = [Record(0, number, 1, each.entity, identify(each), encode(each)) for number, each in enumerate(made)]
+    entities: list[EntityRecords] = [(each.entity, None, len(made), [each], {}) for each in records]
+    folded, timeline, arrivals, ids, checkpoints, doubtful = folder.fold(entities)
+    assert len(folded) == len(made)
+    assert None not in folded
+    for rows in (timeline[::2], arrivals[::2], ids):
+        assert len(rows) == len(made)
+        assert rows == sorted(rows)
+    assert (checkpoints, doubtful) == ([], [])
 
 
 NUMBERS: tuple[Any, ...] = (0, -1, 1, 2**31, 2**63, 2**64 - 1, 0.5, 1.0, float("nan"), float("inf"))

@@ -29,6 +29,8 @@ mod node;
 mod observation;
 #[path = "../../src/order_keys.rs"]
 mod order_keys;
+#[path = "../../src/parts.rs"]
+mod parts;
 #[path = "../../src/place.rs"]
 mod place;
 #[path = "../../src/rows.rs"]
