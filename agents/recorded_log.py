@@ -103,7 +103,11 @@ class RecordedLog(Log):
         return knew(self, self.vault, agent, at, run=run, step=step, every=every)
 
     def questions(self, *, all_too: bool = False) -> list[ApprovalQuestion]:
-        """Return the open questions of policies about calls of runs, oldest first. all_too: answered ones as well."""
+        """Return the open questions of policies about calls of runs, oldest first.
+
+        Args:
+            all_too: Whether to return answered questions as well.
+        """
         from refold.agents.policy.decision_log import questions
 
         return questions(self, self.vault.open, all_too=all_too)
@@ -140,7 +144,11 @@ class RecordedLog(Log):
                 self.vault.close()
 
     def capturing(self, redact: Redact | None = None) -> CaptureRecorder:
-        """Return an interface that records runs from outside an agent's code (agents/capture). redact: as for `run`."""
+        """Return an interface that records runs from outside an agent's code (agents/capture).
+
+        Args:
+            redact: As for `run`: decides which parts of a JSON tree may be written.
+        """
         from refold.agents.live import CaptureRecorder
 
         return CaptureRecorder(self._live, lambda: self._redacting(redact), self._runtime)

@@ -40,7 +40,11 @@ def class_of(run_id: str, outcome: Outcome, *, kind: str = "", is_flagged: bool 
 
 
 def is_sampled(run_id: str, share: float) -> bool:
-    """Return whether the run is in the share: no run at 0, all runs at 1.
+    """Return whether the run is in the share.
+
+    Args:
+        run_id: The run's id.
+        share: The share, in [0, 1]: no run is in it at 0, all runs are at 1.
 
     Raises:
         InputError: The share is not in [0, 1].

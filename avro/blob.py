@@ -103,7 +103,9 @@ def references(values: Iterable[Value], content_of: Callable[[bytes], bytes | No
     """Yield every Blob in these values once, at any depth, and also in the content of a Blob that replaces a list or
     record.
 
-    content_of: returns a content by its SHA-256, or None if it is not available; its references are then not found.
+    Args:
+        values: The values, in canonical form.
+        content_of: Returns a content by its SHA-256, or None if it is not available; its references are then not found.
     """
     waiting: list[Any] = [*values]
     found: set[bytes] = set()

@@ -126,7 +126,10 @@ class Registry:
     """
 
     def __init__(self, rulings: Rulings | None = None) -> None:
-        """rulings: the records of the log that are set aside, if the log can have such."""
+        """
+        Args:
+            rulings: The records of the log that are set aside, if the log can have such.
+        """
         self.rulings = Rulings() if rulings is None else rulings
         self._entries: list[TypeVersion | Hole] = []
         self._by_wire_id: dict[int, TypeVersion] = {}

@@ -132,8 +132,14 @@ class Feed:
         return load_of(self._log, None, cut, None, history=self._history, progress=progress)
 
     def next(self, position: Cut) -> Batch | Load | None:
-        """Return what follows a position: a batch of at most `changes_max` changes, or types that must be read again;
-        None at the end.
+        """Return what follows a position.
+
+        Args:
+            position: The position, as the cut that the sink has reached.
+
+        Returns:
+            A batch, or types that must be read again; None at the end. A batch is full at `changes_max` changes or at
+            BYTES_MAX bytes of them, but it always takes all the changes that one batch of the fold made.
         """
         folded = self._folded()
         schemas = len(self._log.registry)

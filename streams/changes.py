@@ -61,7 +61,11 @@ class MutationFormatter:
         return value if value is None or field == LINKS else self._values[field](value)
 
     def key(self, key: Any) -> Any:
-        """A mutation's key: text, [relation, target], or [[observed_at, agent, run, seq, id], index]."""
+        """A mutation's key in JSON form.
+
+        Returns:
+            Text, [relation, target], or [[observed_at, agent, run, seq, id], index]; None if the mutation has no key.
+        """
         if isinstance(key, tuple) and isinstance(key[0], bytes):
             place = split_order_key(key[0])
             return [[*place[:4], place.id.hex()], key[1]]

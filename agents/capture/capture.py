@@ -81,7 +81,12 @@ class Capture:
     """One capture. It has started when the constructor returns. url: of its proxy."""
 
     def __init__(self, settings: CaptureSettings, upstreams: Mapping[str, str]) -> None:
-        """Start the capture. upstreams: as for Upstreams.
+        """Start the capture.
+
+        Args:
+            settings: How to capture.
+            upstreams: As for Upstreams: the URLs by the first part of the path, without slashes; "" for every other
+                request.
 
         Raises:
             InputError: An upstream is no URL, the policy asks a person, or the address cannot be used.

@@ -203,7 +203,12 @@ class CapturedSession:
         return turn, reply
 
     def forked(self, recording: Recording, forked: ForkedTurn) -> None:
-        """Begin as a fork. recording: the fork's own head, with the parent's steps up to the fork."""
+        """Begin as a fork.
+
+        Args:
+            recording: The fork's own head, with the parent's steps up to the fork.
+            forked: The turn of the parent from which the conversation continues.
+        """
         self._state = recording.state
         self._apply_fork(recording, 0)
         for step in recording.steps:

@@ -72,7 +72,12 @@ def _password_of(authorization: str) -> str:
 
 
 def url_without_credentials(url: str, known: Iterable[bytes] = ()) -> str:
-    """Return a URL in the form in which it may be written. known: as for without_credentials."""
+    """Return a URL in the form in which it may be written.
+
+    Args:
+        url: The URL.
+        known: As for `without_credentials`: secrets that are replaced wherever they occur.
+    """
     return without_credentials(url.encode("utf-8", "replace"), known).decode()
 
 

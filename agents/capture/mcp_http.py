@@ -92,7 +92,14 @@ class McpExchange:
         return cls(wire, request, url, bytes(body))
 
     def __init__(self, wire: McpWire, request: web.BaseRequest, url: str, body: bytes) -> None:
-        """Begin the copy. body: the request's; its beginning, if it is over LINE_BYTES_MAX."""
+        """Begin the copy.
+
+        Args:
+            wire: Stores the requests, and later their answers.
+            request: The HTTP request of the client.
+            url: The URL to which it is forwarded.
+            body: The request's body; only its beginning if it is longer than LINE_BYTES_MAX bytes.
+        """
         self.url = url
         self.agent_left: BaseException | None = None
         self._body = body

@@ -131,7 +131,12 @@ class Proxy:
         self._is_ending = False
 
     async def handle(self, request: web.BaseRequest, body: bytes | None = None) -> web.StreamResponse:
-        """Forward one request. body: its body, if it was already read."""
+        """Forward one request.
+
+        Args:
+            request: The request.
+            body: Its body, if it was already read.
+        """
         if (refused := refusal(request)) is not None:
             return refused
         url = self._upstreams.url(request.raw_path)

@@ -87,7 +87,15 @@ class ProxyGuard:
         return None
 
     def ended(self, name: str, request: Plain, answer: Plain, started_at: int, duration_ms: float) -> None:
-        """Count how an allowed request was answered. answer: as it is recorded."""
+        """Count how an allowed request was answered.
+
+        Args:
+            name: The name of the call.
+            request: The request as it is recorded.
+            answer: The answer as it is recorded; None if no response came.
+            started_at: When the request arrived, microseconds.
+            duration_ms: How long the call took, milliseconds.
+        """
         recorded = RecordedRequest(kind="model", name=name, request=request)
         self._facts.end(Call(asked=recorded, answer=answer, started_at=started_at, duration_ms=duration_ms), "")
 

@@ -318,7 +318,13 @@ class SpoolWriter:
             self.write(["piece", at_ms, data])
 
     def message(self, data: bytes, at_ms: float, *, is_binary: bool) -> None:
-        """Add a message of a WebSocket. at_ms: when it arrived, milliseconds after the request."""
+        """Add a message of a WebSocket.
+
+        Args:
+            data: The message.
+            at_ms: When it arrived, milliseconds after the request.
+            is_binary: Whether it is a binary message, not a text message.
+        """
         self.write(["message", at_ms, data, is_binary])
 
     def end(self, end: str, duration_ms: float, error: Broken | None = None, *, encoding: Plain = None) -> None:

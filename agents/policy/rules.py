@@ -234,7 +234,12 @@ class Policy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
 
 
 def matches(text: str, pattern: str) -> bool:
-    """Return whether a text matches a pattern: * and ? as in a shell; case matters."""
+    """Return whether a text matches a pattern. Case matters.
+
+    Args:
+        text: The text.
+        pattern: The pattern, with * and ? as in a shell.
+    """
     return fnmatch.fnmatchcase(text, pattern)
 
 

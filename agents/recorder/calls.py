@@ -6,14 +6,11 @@
 3. Otherwise the call is made, retried if allowed, and its answer encoded at once. A write tool is sent by the ledger,
    once for its key, and only when everything before it is durable: one sync makes that and the claim durable.
 
-A call outside any step forms its own step, and no other call is made in that step. Calls that threads and tasks make
-there, in parallel with the run's own code, are in one step (recorder/parallel_calls.py).
-
-Calls that a tool or a model's client makes in turn are part of its own answer: they are made and not recorded. A write
-among them still uses the ledger, and if the run has a recording its policy is checked.
-
-A step ends when its calls have ended. A call still in progress then, in another task or thread, makes the step fail.
-Its result is not recorded, and so it is not returned to the code either.
+A call outside any step forms its own step, which has no other call. Calls that threads and tasks make there, in
+parallel with the run's own code, are in one step (recorder/parallel_calls.py). Calls that a tool or a model's client
+makes in turn are part of its own answer: they are made and not recorded. A write among them still uses the ledger, and
+if the run has a recording its policy is checked. A step ends when its calls have ended. A call still in progress then,
+in another task or thread, makes the step fail. Its result is not recorded, and so not returned to the code either.
 """
 
 from __future__ import annotations
@@ -60,14 +57,19 @@ _ASKED_OUTSIDE: frozenset[Kind] = frozenset({"tool", "model"})
 
 
 class CallRecorder:
-    """Makes the calls of one run. is_live: whether there is no recording that could answer."""
+    """Makes the calls of one run."""
 
     def __init__(
         self, run: Stepping, answers: Answers, backend: RunBackend, chance: Nondeterminism, redact: Redact,
         await_written: Callable[[], None], ended: Callable[[PendingCall], None], *, is_live: bool,
     ) -> None:  # fmt: skip
-        """Create it. backend: the log, or a replay's replacement. await_written: returns when all records are written;
-        they are durable with the next flush. ended: called for each ended call of open steps. is_live: no replay.
+        """Create it.
+
+        Args:
+            backend: The log, or a replay's replacement.
+            await_written: Returns when all records are written; they are durable with the next flush.
+            ended: Called for each ended call of open steps.
+            is_live: Whether `answers` need not be asked: there is no recording that could answer, and no guard.
         """
         self._run = run
         self._answers = answers
@@ -81,8 +83,7 @@ class CallRecorder:
         self._beside_loop = OffLoop()
 
     def close(self, attempt: PendingAttempt) -> Unfinished | None:
-        """End an attempt's calls. Return the error that names those still in progress, of which nothing more is
-        recorded; None if there are none."""
+        """End an attempt's calls. Return the error naming any in progress, of which no more is recorded; else None."""
         if attempt.is_closed:
             return None
         with self._lock:
@@ -257,8 +258,7 @@ class CallRecorder:
             SCOPE.reset(token)
 
     def _require_step(self, step: OpenStep | None, what: str) -> None:
-        """Raise Unfinished if the caller was started in an attempt that has ended, by a thread or task that
-        continues."""
+        """Raise Unfinished if the caller continues in a thread or task that was started in an ended attempt."""
         scope = SCOPE.get()
         attempt = scope.attempt
         if scope.run is not self._run or attempt is None or (step is not None and attempt is step.attempt):

@@ -76,8 +76,19 @@ class Run(RunSteps):
         children: Children,
         call: ChildCall | None = None,
     ) -> None:
-        """Create a run. backend: the log, or a replay's replacement. on_stray: in a replay, creates the error for a
-        call outside of every run. children: creates nested runs. call: for a nested run, the parent's side of it.
+        """Create a run.
+
+        Args:
+            head: The run's head, as the agent's code gets it.
+            answers: The answers of its calls.
+            sink: Receives everything that the run does, in order.
+            backend: The log, or a replay's replacement.
+            chance: Its clock and random numbers.
+            redact: The run's redactor.
+            strays: What happens to tool calls outside of any run.
+            on_stray: In a replay, creates the error for a call outside of every run.
+            children: Creates nested runs.
+            call: For a nested run, the parent's side of it.
         """
         self.id = head.run
         self.process = os.getpid()

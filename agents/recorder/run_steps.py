@@ -246,10 +246,17 @@ class RunSteps(RunCalls):
             self._become(loaded_json(step.before))
 
     def end_step(self, error: BaseException | None, result: bytes = NULL) -> None:
-        """End the open step. result: as JSON.
+        """End the open step.
 
-        Even without an error the step fails, with the error raised here, if one of its calls is still in progress, or
-        if it left a state that cannot be recorded.
+        Args:
+            error: The error with which it ended, if any.
+            result: Its result as JSON.
+
+        Raises:
+            InputError: `error` is None, but one of its calls is still in progress, or it left a state that cannot be
+                recorded. The step fails with this error.
+            Departure: The code departed from the recording, and `error` is not that departure.
+            Changed: The step repeated a committed one, and left another state than when that was recorded.
         """
         step = self._require_open_step
         if any(SCOPE.get().attempt is each for each in step.attempts):  # it may end in another context

@@ -364,8 +364,14 @@ def usage_of_rows(
 
 
 def usage_by_run(log: Log, vault: ValueCipher, runs: Sequence[str], cut: Cut) -> dict[str, UsageSum | None]:
-    """Return what the model calls of runs used, by the run's id, as the fields of their own steps have it. runs: their
-    entities."""
+    """Return what the model calls of runs used, by the run's id, as the fields of their own steps have it.
+
+    Args:
+        log: The log.
+        vault: Decrypts contents.
+        runs: The entities of the runs.
+        cut: The point.
+    """
     views = log.states(runs, cut)
     found = [Fields(views[name], vault) for name in runs]
     steps = _steps(log, vault, found, cut)

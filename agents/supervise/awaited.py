@@ -25,7 +25,13 @@ class AwaitedApproval:
     """The question at which the run of one agent waits. For the log's thread."""
 
     def __init__(self, log: AgentLog, now_micros: Callable[[], int], clock_s: Callable[[], float]) -> None:
-        """Prepare. now_micros: the time of what is recorded. clock_s: a clock of intervals."""
+        """Prepare.
+
+        Args:
+            log: The log.
+            now_micros: Returns the time, microseconds, by the clock of what is recorded.
+            clock_s: Returns the time of a clock of intervals, seconds.
+        """
         self._log = log
         self._now_micros = now_micros
         self._clock_s = clock_s

@@ -112,7 +112,11 @@ class OwnedEntries:
         self._observe({"lease": lease, "lease_ms": self._lease_ms, "owner": self._owner}, priority=0)
 
     def renew(self, record: AgentRecord) -> None:
-        """Renew the claim by its next beat. record: what the log said when it was read last."""
+        """Renew the claim by its next beat.
+
+        Args:
+            record: What the log said when it was read last.
+        """
         lease = {"token": self.token, "act": "renewed", "beat": record.beat + 1}
         patch: dict[str, Any] = {"lease": lease, "renewed_at": self._now_micros()}
         if record.since_checkpoint >= self._checkpoint_after:

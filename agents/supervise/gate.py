@@ -18,7 +18,11 @@ _LOOK_S = 0.05
 
 
 def gate_folder(folder: Path) -> Path:
-    """Return the folder of an agent's gate. folder: the agent's own."""
+    """Return the folder of an agent's gate.
+
+    Args:
+        folder: The agent's own folder.
+    """
     return folder / "gate"
 
 

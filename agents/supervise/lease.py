@@ -126,7 +126,13 @@ class AgentRecord:
         )  # fmt: skip
 
     def take(self, observation: Observation, observation_id: bytes, offset: int = -1) -> None:
-        """Apply the next observation of the agent, in log order. offset: of its record."""
+        """Apply the next observation of the agent, in log order.
+
+        Args:
+            observation: The observation.
+            observation_id: Its id.
+            offset: The offset of its record. Only checkpoints need it.
+        """
         patch = observation.patch
         self.last = offset, observation_id
         self.since_checkpoint += 1

@@ -80,7 +80,13 @@ def agents(log: Log, now: int, at: When = None) -> list[AgentRow]:
 
 
 def agent_row(name: str, fields: Mapping[str, Any], now: int) -> AgentRow:
-    """Return an agent from the fields of its entity. now: microseconds."""
+    """Return an agent from the fields of its entity.
+
+    Args:
+        name: The agent's name.
+        fields: The fields of its entity.
+        now: The time, microseconds. An owner whose lease is over by then is gone; at 0 no lease is over.
+    """
 
     def text(field: str) -> str:
         return str(fields.get(field) or "")

@@ -32,7 +32,12 @@ def process_start(pid: int) -> int:
 
 
 def is_alive(pid: int, start: int) -> bool:
-    """Return whether a process still runs. start: as `process_start` returned it."""
+    """Return whether a process still runs.
+
+    Args:
+        pid: The process's id.
+        start: When it began, clock ticks since the boot, as `process_start` returned it.
+    """
     return start > 0 and process_start(pid) == start
 
 

@@ -18,7 +18,12 @@ class OutputFile:
     """Writes the output of an agent. For one process at a time."""
 
     def __init__(self, folder: Path, bytes_max: int) -> None:
-        """Continue the files in a folder. bytes_max: the size of each of the two."""
+        """Continue the files in a folder.
+
+        Args:
+            folder: The folder.
+            bytes_max: The size of each of the two files at most, bytes.
+        """
         self._path = folder / NAME
         self._older = folder / OLDER
         self._bytes_max = bytes_max

@@ -80,7 +80,11 @@ class AgentSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     name: str = ""
 
     def backoff_after(self, failures: int) -> float:
-        """Return the wait after the n-th failure in a row, seconds. failures: from 1."""
+        """Return the wait after the n-th failure in a row, seconds.
+
+        Args:
+            failures: The number n of the failure, from 1.
+        """
         return min(self.backoff_max_s, self.backoff_s * 2.0 ** min(failures - 1, 60))
 
     def environment(self, base: Mapping[str, str]) -> dict[str, str]:

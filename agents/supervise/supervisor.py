@@ -39,7 +39,13 @@ class Supervisor:
     """Runs agents. For one thread, the log's."""
 
     def __init__(self, log: AgentLog, agents: Mapping[str, AgentSettings], by: SupervisorSettings) -> None:
-        """Take care of agents. agents: by name."""
+        """Take care of agents.
+
+        Args:
+            log: The log of the agents.
+            agents: The settings of the agents, by name.
+            by: The supervisor as its owners know it.
+        """
         self._say = by.say
         self._owners = {name: AgentOwner(log, settings, by) for name, settings in agents.items()}
         self._problems: dict[str, str] = {}

@@ -61,8 +61,12 @@ def usage_of_call(call: Call) -> ModelUsage | None:
 
 
 def usage_of_step(step: Step, since: int = 0) -> Iterator[ModelUsage]:
-    """Yield the usage of each call of a step, in every attempt. since: only of calls that began then or later,
-    microseconds."""
+    """Yield the usage of each call of a step, in every attempt.
+
+    Args:
+        step: The step.
+        since: Only of calls that began then or later, microseconds.
+    """
     calls = (call for attempt in step.attempts for call in attempt.calls if call.started_at >= since)
     yield from (each for each in map(usage_of_call, calls) if each is not None)
 

@@ -124,7 +124,14 @@ def plan(demand: Demand, measured: Measured) -> Capacity:
 
 
 def table_bytes(records: float, entities: int, measured: Measured, size: float = 1.0) -> float:
-    """Return the size of the tables of all partitions. size: a record's size, relative to the measured one."""
+    """Return the size of the tables of all partitions, in bytes.
+
+    Args:
+        records: The number of records in the tables.
+        entities: The number of entities.
+        measured: The measured constants.
+        size: A record's size, relative to the measured one.
+    """
     return records * measured.row_bytes * size + entities * measured.state_bytes
 
 

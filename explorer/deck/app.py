@@ -66,7 +66,13 @@ class DeckApp(App[None]):
         self.push_screen(RunScreen(run, step, at, is_live=is_live))
 
     def open_entity(self, entity: str, at: str = "", end: str = "") -> None:
-        """Open an entity at a moment. end: the cut at which its slider ends."""
+        """Open an entity at a moment.
+
+        Args:
+            entity: The entity, as TYPE/ID.
+            at: The moment, as WHEN; empty: the deck's `at`.
+            end: The cut at which its slider ends; empty: the newest.
+        """
         self.push_screen(EntityScreen(entity, at, end))
 
     def open_why(self, value: str, at: str) -> None:

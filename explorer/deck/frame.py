@@ -54,7 +54,13 @@ class Deck(Protocol):
         """Open a run at a step; 0: at its failure."""
 
     def open_entity(self, entity: str, at: str = "", end: str = "") -> None:
-        """Open an entity at a moment. end: the cut at which its slider ends."""
+        """Open an entity at a moment.
+
+        Args:
+            entity: The entity, as TYPE/ID.
+            at: The moment, as WHEN; empty: the deck's `at`.
+            end: The cut at which its slider ends; empty: the newest.
+        """
 
     def open_why(self, value: str, at: str) -> None:
         """Open the sources of a value, TYPE/ID.FIELD."""
@@ -171,7 +177,11 @@ class Chooser(ModalScreen[str | None]):
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "dismiss(None)", "back")]
 
     def __init__(self, about: str, choices: Sequence[tuple[str, str]]) -> None:
-        """choices: for each item, the value to return and the text to show."""
+        """
+        Args:
+            about: The question, shown above the list.
+            choices: For each item, the value to return and the text to show.
+        """
         super().__init__()
         self._about, self._choices = about, choices
 

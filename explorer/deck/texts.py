@@ -56,7 +56,13 @@ def heading(text: str) -> Text:
 
 
 def value_text(value: Any, indent: int = 2, style: str = "") -> Text:
-    """Return a value: a text as it is, anything else as indented JSON. A long value is cut, with a note."""
+    """Return a value as text. A long value is cut, with a note.
+
+    Args:
+        value: The value. A text is shown as it is, anything else as indented JSON.
+        indent: The number of spaces before each line.
+        style: The style of the text; empty: none.
+    """
     found = clipped(value, VALUE_MAX)
     pad = " " * indent
     text = Text("\n".join(pad + line for line in found.text.split("\n")), style)
@@ -72,7 +78,12 @@ def failure_text(failure: Mapping[str, Any], indent: int = 0) -> Text:
 
 
 def call_text(call: Mapping[str, Any], *, is_raw: bool) -> list[Text]:
-    """Return a call: its request, each retry, and its answer or failure. is_raw: request and answer as recorded."""
+    """Return the request of a call, each retry, and its answer or failure.
+
+    Args:
+        call: The call, as the view of a step has it; see step_shown.
+        is_raw: Whether request and answer are shown as recorded.
+    """
     found = [Text.assemble((f"{call['kind']} ", "cyan"), (visible(call["name"] or ""), HEADING), _effect(call))]
     if is_raw:
         found += [Text("  request", DIM), value_text(call["request"], 4)]
@@ -108,7 +119,11 @@ def _effect(call: Mapping[str, Any]) -> Text:
 
 
 def message_text(message: ModelMessage, indent: int = 0) -> list[Text]:
-    """Return a message: its role, then its parts."""
+    """Return the role of a message, then its parts.
+
+    Args:
+        indent: The number of spaces before the role. Parts are indented by two more.
+    """
     pad = " " * indent
     found = [Text(f"{pad}{visible(message.role)}", "magenta")]
     for part in message.parts:

@@ -63,7 +63,12 @@ def cents_of(price: str) -> int:
 
 
 def work(run: refold.Run, cents: Callable[[str], int]) -> dict[str, Any]:
-    """Handle one complaint, from the order to the answer. cents: converts a price to cents."""
+    """Handle one complaint, from the order to the answer.
+
+    Args:
+        run: The run. Its input names the order and holds the complaint.
+        cents: Converts a price to cents.
+    """
     number, complaint = run.input["order"], run.input["complaint"]
     with run.step("look-up"):
         run.state["order"] = find_order(number)

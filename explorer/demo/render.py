@@ -218,7 +218,12 @@ class CheckedAnswers:
             page.line(f"   {overwrite[:ID_DIGITS]} is the overwrite of question 2: the refused payments went by it.")
 
     def crash(self, crashed_at: int, kept: int) -> None:
-        """4: the state at the crash, and the events before it. crashed_at: in microseconds."""
+        """4: the state at the crash, and the events before it.
+
+        Args:
+            crashed_at: When the agent died, in microseconds since 1970.
+            kept: How many observations were acknowledged.
+        """
         page, view = self._page, self._view
         page.head(f"4  What was the state when the agent died, at {clock(crashed_at)}?")
         whole = self._checks.equal("acknowledged observations in the log", kept, view.observations)

@@ -80,7 +80,11 @@ def _has_client() -> bool:
 
 
 def libraries(*, with_kafka: bool) -> Iterator[Finding]:
-    """Yield a finding for each library that is needed. with_kafka: also for those of a log on Kafka."""
+    """Yield a finding for each library that is needed.
+
+    Args:
+        with_kafka: Whether to check those of a log on Kafka too.
+    """
     yield Finding("refold", True, f"{refold.__version__} on Python {platform.python_version()}, {platform.platform()}")
     kernel = find_kernel()
     remedy = "install the one of this release: pip install --upgrade 'refold[fast]', or make kernel in a checkout"

@@ -74,9 +74,13 @@ def nearest(path: Path) -> Path:
 
 
 def disk(path: Path, needed_bytes: int = 0, *, is_log: bool = False) -> Iterator[Finding]:
-    """Check whether a folder is writable and has room. needed_bytes: for what will be written.
+    """Check whether a folder is writable and has room.
 
-    is_log: the folder of an existing log. Reading it needs no right to write, so a missing right is no problem.
+    Args:
+        path: The folder.
+        needed_bytes: The room for what will be written, in bytes. At least FREE_BYTES_MIN must be free in any case.
+        is_log: Whether it is the folder of an existing log. Reading it needs no right to write, so a missing right is
+            no problem.
     """
     is_writable = os.access(path, os.W_OK | os.X_OK)
     found = f"{path}: {'' if is_writable else 'not '}writable by this user"
@@ -94,7 +98,15 @@ def disk(path: Path, needed_bytes: int = 0, *, is_log: bool = False) -> Iterator
 def inside(
     target: LogTarget, looking: CheckSettings, remedy: str, clock_remedy: str = CLOCK_REMEDY, more: Sequence[Part] = ()
 ) -> list[Finding]:
-    """Check an open log. remedy: for a log that cannot be opened. more: further checks."""
+    """Check an open log.
+
+    Args:
+        target: The log.
+        looking: The settings of the checks, and their clock.
+        remedy: The remedy for a log that cannot be opened.
+        clock_remedy: The remedy for a clock that is behind the newest record.
+        more: Further checks.
+    """
     findings: list[Finding] = []
     try:
         with target.read() as log:

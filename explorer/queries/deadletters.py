@@ -86,7 +86,12 @@ def letter_json(letter: DeadLetterView) -> dict[str, Any]:
 
 
 def letters_json(counts: Counter[str], shown: Sequence[DeadLetterView]) -> dict[str, Any]:
-    """Return a list of dead letters in JSON. counts: the number of all dead letters by reason."""
+    """Return a list of dead letters in JSON.
+
+    Args:
+        counts: The number of all dead letters by reason.
+        shown: The dead letters to list.
+    """
     listed = [letter_json(each) for each in shown]
     return {"count": counts.total(), "reasons": dict(counts.most_common()), "deadletters": listed}
 

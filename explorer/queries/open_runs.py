@@ -77,7 +77,14 @@ def open_runs(log: Log, recorded: Mapping[str, int], cut: Cut, *, is_now: bool) 
 
 
 def open_run(log: Log, run: str, steps: int, cut: Cut, *, is_now: bool) -> UnendedRun:
-    """Return what is known of one run that has not ended. steps: the number of its last step."""
+    """Return what is known of one run that has not ended.
+
+    Args:
+        run: The id of the run.
+        steps: The number of its last step.
+        cut: The point.
+        is_now: See open_runs.
+    """
     found = log.states([f"run/{run}", f"step/{run}#{steps}"], cut)
     recorded = max(PlainFields(view).recorded_at for view in found.values())
     return open_runs(log, {run: recorded}, cut, is_now=is_now)[run]

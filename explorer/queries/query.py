@@ -46,7 +46,12 @@ class Query(Protocol):
 
 
 def command_text(arguments: Sequence[str], log_url: str | None = None) -> str:
-    """Return a command that can be pasted into a shell. log_url: the log to name; None: REFOLD_LOG names it."""
+    """Return a command that can be pasted into a shell.
+
+    Args:
+        arguments: The arguments of `refold`, without the log.
+        log_url: The log to name; None: REFOLD_LOG names it.
+    """
     named = [] if log_url is None else ["--log", log_url]
     return shlex.join(["refold", *arguments, *named])
 

@@ -167,7 +167,12 @@ class RunQuery:
 
 
 def known_of(log: AgentLog, run: Recording, cut: Cut, *, is_now: bool) -> UnendedRun | None:
-    """Return what is known of a run that has not ended; None if it has. is_now: see open_runs."""
+    """Return what is known of a run that has not ended; None if it has.
+
+    Args:
+        cut: The point.
+        is_now: See open_runs.
+    """
     return None if run.outcome or run.ended_at else open_run(log, run.run, len(run.steps), cut, is_now=is_now)
 
 

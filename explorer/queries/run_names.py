@@ -15,7 +15,11 @@ from refold.streams.cut import Cut
 
 
 def known_run(log: Log, given: str, cut: Cut) -> str:
-    """Return the full id of a run. given: the id, or the beginning of it.
+    """Return the full id of a run.
+
+    Args:
+        given: The id, or the beginning of it.
+        cut: The point at which the run is looked up.
 
     Raises:
         UnknownEntity: No run matches.

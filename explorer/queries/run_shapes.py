@@ -49,7 +49,12 @@ def dollars(amount: float) -> str:
 
 
 def row_json(row: RunRow, known: UnendedRun | None = None) -> dict[str, Any]:
-    """Return one run as `refold runs` lists it. known: of a run that has not ended."""
+    """Return one run as `refold runs` lists it.
+
+    Args:
+        row: The run.
+        known: What is known of a run that has not ended.
+    """
     return {
         "run": row.run,
         "agent": row.agent,
@@ -157,8 +162,10 @@ def position_json(run: Recording) -> dict[str, Any] | None:
 
 
 def step_json(step: Step, *, has_code: bool = True) -> dict[str, Any]:
-    """Return one step: its five layers and its hashes in the chain. has_code: whether code can be run against the
-    run.
+    """Return one step: its five layers and its hashes in the chain.
+
+    Args:
+        has_code: Whether code can be run against the run.
     """
     decided = decision_of(step)
     return {

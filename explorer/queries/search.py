@@ -90,7 +90,12 @@ def runs_with(database: SearchDatabase, log: AgentLog, text: str) -> set[str]:
 
 
 def search_conditions(since: str | None, until: str | None, **given: Any) -> SearchConditions:
-    """Return the conditions of a search. since, until: RFC 3339.
+    """Return the conditions of a search.
+
+    Args:
+        since: Only turns that began at this time or later, in RFC 3339; None: no limit.
+        until: Only turns that began at this time or before, in RFC 3339; None: no limit.
+        given: The other conditions, by their names in SearchConditions.
 
     Raises:
         InputError: A time cannot be read.

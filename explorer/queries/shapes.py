@@ -76,7 +76,13 @@ def _validity(given: Mapping[str, int] | None) -> dict[str, str] | None:
 
 
 def rebuild_json(point: Point, view: StateView, root: str | None) -> dict[str, Any]:
-    """Return the result of a rebuild, without the states. root: None if only some types were rebuilt."""
+    """Return the result of a rebuild, without the states.
+
+    Args:
+        point: The point of the rebuild.
+        view: The rebuilt states.
+        root: The root of the view; None if the rebuild was limited, such as to some types.
+    """
     return {
         **point_json(point),
         "observations": view.observations,

@@ -45,7 +45,12 @@ def _visible(character: str) -> str:
 
 
 def clipped(value: Any, most: int = SHOWN_MAX) -> Clipped:
-    """Return at most `most` characters of a value: a text as it is, anything else as indented JSON."""
+    """Return the beginning of a value as text.
+
+    Args:
+        value: The value. A text is returned as it is, anything else as indented JSON.
+        most: The maximum number of characters, counted before invisible or misleading ones are escaped.
+    """
     whole = value if isinstance(value, str) else json_text(value)
     if len(whole) <= most:
         return Clipped(visible(whole))

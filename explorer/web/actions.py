@@ -38,7 +38,9 @@ class ActionForm:
     """The fields of a posted form."""
 
     def __init__(self, content: bytes) -> None:
-        """content: the posted form.
+        """
+        Args:
+            content: The posted form.
 
         Raises:
             InputError: The form is longer than CONTENT_BYTES_MAX bytes.

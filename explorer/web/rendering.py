@@ -49,8 +49,11 @@ def linked(text: str) -> Markup:
 
 
 def time_tag(given: str | int | None, missing: str = NONE) -> Markup:
-    """Return a time in UTC. A script of the page converts it to the reader's time zone. given: RFC 3339, or
-    microseconds since 1970.
+    """Return a time in UTC. A script of the page converts it to the reader's time zone.
+
+    Args:
+        given: The time, in RFC 3339 or in microseconds since 1970.
+        missing: The text to show if there is no time.
     """
     if not given:
         return Markup('<span class="none">{}</span>').format(missing)

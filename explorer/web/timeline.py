@@ -78,7 +78,11 @@ class _Span(NamedTuple):
 
 
 def timeline(run: Recording, wanted: str = "") -> Timeline:
-    """Lay out the timeline of a run. wanted: the scale; if the run cannot be shown on it, the default scale is used."""
+    """Lay out the timeline of a run.
+
+    Args:
+        wanted: The scale. If the run cannot be shown on it, the default scale is used.
+    """
     spans = [_span_of(step) for step in run.steps]
     timed = [span for span in spans if span is not None]
     scales = SCALES if timed and len(timed) == len(spans) else ("step",)

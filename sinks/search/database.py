@@ -72,10 +72,16 @@ class SearchDatabase:
     """One open index file. Creates its folder; only the owner may read the file."""
 
     def __init__(self, path: Path, table: Prices, filters_bytes_max: int = FILTERS_BYTES_MAX) -> None:
-        """table: by which costs are made. filters_bytes_max: of filters that a transaction changed, in memory.
+        """
+        Args:
+            path: The index file.
+            table: The prices by which costs are made.
+            filters_bytes_max: The maximum size in memory of the filters that a transaction changed, in bytes.
+                Beyond that they are written before its end.
 
         Raises:
-            SinkRefused: the file is no such index, or cannot be made.
+            SinkRefused: The file is no such index, or cannot be made.
+            SinkBusy: SQLite cannot use the file now; for example another process has locked it.
         """
         self.path = path
         self._prices = table

@@ -44,7 +44,11 @@ class SearchSink(Sink):
     wants_history = False
 
     def __init__(self, path: Path | None, *, has_sealed: bool | None = None) -> None:
-        """path: of the file; None: the log's default. has_sealed: None: as the index was made."""
+        """
+        Args:
+            path: The path of the file; None: the log's default.
+            has_sealed: Whether sealed content is indexed; None: as the index was made.
+        """
         self._path = path
         self._asked_sealed = has_sealed
         self.name = str(path or "the search index")

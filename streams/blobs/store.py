@@ -159,7 +159,10 @@ class NoStore(ContentStore):
     url = ""
 
     def __init__(self, missing: Callable[[], RefoldError]) -> None:
-        """missing: makes the error that is raised."""
+        """
+        Args:
+            missing: Makes the error that is raised.
+        """
         self._missing = missing
 
     def put(self, digest: bytes, content: bytes) -> None:

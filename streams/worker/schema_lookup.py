@@ -21,7 +21,10 @@ class SchemaLookup:
     """Looks unknown ids up, for the deciders of one worker (verdicts.Resolve)."""
 
     def __init__(self, log: KafkaLog, starter: Starter) -> None:
-        """starter: reads `.schemas` on, and activates what may be activated."""
+        """
+        Args:
+            starter: Reads the rest of `.schemas`, and activates what may be activated.
+        """
         self._log = log
         self._starter = starter
 

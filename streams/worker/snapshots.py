@@ -68,7 +68,14 @@ class Sealing:
     def __init__(
         self, log: KafkaLog, clock_ms: Callable[[], int], every_ms: int, settings: SnapshotSettings
     ) -> None:  # fmt: skip
-        """clock_ms: milliseconds since 1970. every_ms, settings: see Snapshotter."""
+        """
+        Args:
+            log: The log of the worker.
+            clock_ms: The clock, in milliseconds since 1970.
+            every_ms: The least time from one epoch of a partition to the next, in milliseconds. An urgent partition is
+                due sooner; see the module of Snapshotter.
+            settings: When epochs are sealed and garbage is collected; see Snapshotter.
+        """
         self._log = log
         self._folded_here: dict[int, _FoldedPartition] = {}
         self._touched = DirtyEntities()

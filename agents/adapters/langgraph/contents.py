@@ -53,7 +53,12 @@ class Contents:
     """Writes and reads values in a log; caches the bytes used last. The caller must hold `Log.lock`."""
 
     def __init__(self, log: Log, agent: str) -> None:
-        """Use a log. agent: the source of the observations that are written."""
+        """Use a log.
+
+        Args:
+            log: The log.
+            agent: The source of the observations that are written.
+        """
         self._log = log
         self._agent = agent
         self._cache: OrderedDict[str, bytes] = OrderedDict()

@@ -179,7 +179,12 @@ def _members(held: Any) -> Iterator[Any]:
 
 
 def write_tree(write: StoredWrite, shown: Any) -> dict[str, Any]:
-    """Return a write as JSON. shown: its readable value, None if it has none."""
+    """Return a write as JSON.
+
+    Args:
+        write: The write.
+        shown: Its readable value; None if it has none.
+    """
     tree = {"task": write.task, "number": write.number, "channel": write.channel, "value": write.value.tree()}
     if write.path:
         tree["path"] = write.path

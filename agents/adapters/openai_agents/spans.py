@@ -80,7 +80,13 @@ def key_of(span: Span[Any]) -> SpanKey:
 
 
 def ended(span: Span[Any], now_micros: int) -> EndedSpan:
-    """Copy a span. now_micros: the time if the span does not say when it began or ended."""
+    """Copy a span.
+
+    Args:
+        span: The span.
+        now_micros: The time, microseconds. It is the end of a span that does not say when it ended. A span that does
+            not say when it began has its end as its beginning.
+    """
     data, key = span.span_data, key_of(span)
     names = KINDS.get(key.kind)
     members = data.export() if names is None else {name: getattr(data, name, None) for name in names}

@@ -140,7 +140,14 @@ class TraceSteps:
         return done
 
     def end(self, at: int) -> tuple[list[TracedStep], TraceEnd]:
-        """End the trace: return its last steps, and how it ended. at: when, microseconds."""
+        """End the trace.
+
+        Args:
+            at: When it ended, microseconds. If a span of it ended later, that time counts instead.
+
+        Returns:
+            Its last steps, and how it ended.
+        """
         steps = [
             step for owner in [*self._owners]
             for step in self._step(owner, self._places.get(owner, SpanKey("", "", "", "trace", self._name)), None)

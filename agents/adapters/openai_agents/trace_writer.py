@@ -88,7 +88,15 @@ class TraceWriter:
         self, log: str | os.PathLike[str] | AgentLog | None, redact: Redact | None, queue_bytes_max: int,
         retry_s: float = RETRY_S,
     ) -> None:  # fmt: skip
-        """As RefoldTracingProcessor. retry_s: when a failed write is first repeated, seconds."""
+        """Set up the writer.
+
+        Args:
+            log, redact, queue_bytes_max: As for RefoldTracingProcessor.
+            retry_s: How long after a failed write it is first repeated, seconds.
+
+        Raises:
+            InputError: As for RefoldTracingProcessor.
+        """
         self._retry_s = retry_s
         self._given = log if isinstance(log, AgentLog) else None
         self._url = None if log is None or isinstance(log, AgentLog) else os.fspath(log)

@@ -70,7 +70,13 @@ class ReceiverCounts:
             self._is_log_available = False
 
     def taken(self, signal: str, recorded: int, rejected: int) -> None:
-        """Count a request whose items are durable, but for the rejected ones. signal: of SIGNALS."""
+        """Count a request whose items are durable, but for the rejected ones.
+
+        Args:
+            signal: What its items are, one of SIGNALS.
+            recorded: How many items were recorded.
+            rejected: How many items were rejected.
+        """
         with self._lock:
             self._taken += 1
             self._recorded[signal] += recorded

@@ -44,7 +44,12 @@ class JsonPart:
     """A part of a request as OTLP JSON, as a tree and as canonical text. Each is made from the other, once."""
 
     def __init__(self, tree: dict[str, Any] | None = None, text: str = "{}") -> None:
-        """tree: None if only the text is there; it may be empty. text: canonical, as `json_text` returns it."""
+        """Create it from its tree, or from its text.
+
+        Args:
+            tree: Its members, which may be empty; None if only the text is there.
+            text: Its canonical text, as `json_text` returns it. It is used only if there is no tree.
+        """
         if tree is None:
             self.json = JsonText(text)
         else:

@@ -96,7 +96,12 @@ class SinkScreen:
             self._say(f"waiting, because the store refuses: {why}")
 
     def lags(self, changes: int, seconds: float) -> None:
-        """Report the lag. changes: how many are not in the store yet; seconds: the age of the oldest of them."""
+        """Report the lag.
+
+        Args:
+            changes: How many changes are not in the store yet.
+            seconds: The age of the oldest of them, in seconds.
+        """
         now, is_behind = time.monotonic(), changes > 0
         turned = is_behind != self._is_behind and not is_behind
         if self._is_long and (turned or (is_behind and now - self._said_at_s >= SAY_EVERY_S)):

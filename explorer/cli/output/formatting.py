@@ -74,7 +74,9 @@ def text_of(value: Any) -> str:
 def text_converter(node: Node, *, is_member: bool = False) -> Convert:
     """Return the converter from a value's JSON form to text for people.
 
-    is_member: The value is a member of a list, a map or a record, which is written as JSON as a whole.
+    Args:
+        node: The schema node of the value.
+        is_member: Whether the value is a member of a list, a map or a record, which is written as JSON as a whole.
     """
     plain = _plain(value_of(node), is_member=is_member)
 

@@ -36,7 +36,10 @@ def counting(doing: str, total: int, unit: str) -> Iterator[Advance]:
 def reading(doing: str, unit: str, *, lines: bool = False) -> Iterator[Reached]:
     """Show a bar. The yielded function takes how many more are done, and the total as known so far.
 
-    lines: if standard error is not a terminal, print a line every LINE_EVERY_S seconds.
+    Args:
+        doing: The text to show, such as `Verifying`.
+        unit: What is counted, in the plural, such as `records`.
+        lines: Whether to print a line every LINE_EVERY_S seconds if standard error is not a terminal.
     """
     console = Console(stderr=True)
     if not console.is_terminal:

@@ -18,10 +18,16 @@ COLUMNS = (
 
 
 def compare_clear(a: dict[str, Any], b: dict[str, Any], *, is_exact: bool, as_json: bool) -> int:
-    """Compare two runs by their hashes, and return the exit status. a, b: what clear_json returns.
+    """Compare two runs by their hashes, and return the exit status.
 
     Hashes may differ only because of clock readings, random numbers and generated ids. If so, the runs count as
     different only with --exact.
+
+    Args:
+        a: The first run, as clear_json returns it.
+        b: The second run, as clear_json returns it.
+        is_exact: Whether --exact was given.
+        as_json: Whether to print JSON.
     """
     screen = Screen()
     is_equal = a["hash"] is not None and a["hash"] == b["hash"]

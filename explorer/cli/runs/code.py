@@ -134,7 +134,14 @@ def driven(run: Run, agent: Agent) -> Exception | None:
 
 
 def print_end(screen: Screen, run: Recording, begun_at: int, error: Exception | None, *, as_json: bool) -> int:
-    """Print how a run ended; return the exit status. begun_at: the number of the last step that was recorded before."""
+    """Print how a run ended; return the exit status.
+
+    Args:
+        screen: The output.
+        begun_at: The number of the last step that was fully recorded before. Later steps count as the run's own.
+        error: The exception of the agent's code, or its departure from the recording; None if it raised nothing.
+        as_json: Whether to print JSON.
+    """
     if as_json:
         departure = str(error) if isinstance(error, Departure) else None
         screen.json({**run_json(run), "departure": departure})

@@ -133,7 +133,12 @@ def head_of(step: Step) -> str:
 
 
 def tree_of(run: Recording, depth: int = 0) -> Iterator[str]:
-    """Yield a line for each nested run, at any depth: `worker 8f2c: succeeded, in step 2`."""
+    """Yield a line for each nested run at any depth, such as `worker 8f2c: succeeded, in step 2`.
+
+    Args:
+        run: The run whose nested runs are listed.
+        depth: How deep `run` is nested. Each level indents the lines by two spaces.
+    """
     for child in run.children.values():
         outcome = child.outcome or "running"
         yield f"{'  ' * depth}{child.agent or 'an agent'} {child.run}: {outcome}, in step {child.caller_step}"

@@ -60,8 +60,11 @@ class Outbox:
         return not self._kept and not self._refusals
 
     def write(self, owner: Owner) -> None:
-        """As the owner: write all kept observations. A refused one is dropped, and the refusal is raised after all
-        others are written.
+        """As the owner, write all kept observations.
+
+        Raises:
+            RefoldError: An observation was refused. It is dropped, and the refusal is raised after all others are
+                written.
         """
         self._sent = self._sent_bytes = 0
         while self._kept:

@@ -68,7 +68,11 @@ def is_unlisted(error: KafkaError) -> bool:
 
 
 def is_lasting(error: KafkaError, ending: Set[int]) -> bool:
-    """Whether a client cannot recover from an error: one of `ending`, or a code that is fatal for every client."""
+    """Whether a client cannot recover from an error.
+
+    Args:
+        ending: The codes that the client cannot recover from, in addition to those that are fatal for every client.
+    """
     return error.fatal() or is_denied(error) or error.code() in ending
 
 

@@ -36,7 +36,12 @@ class ThreadHost(mode.Service):
     logger = logging.getLogger("mode.refold")
 
     def __init__(self, service: HostedService, name: str, **given: Any) -> None:
-        """name: what the service is, for the thread's name and the error's text."""
+        """
+        Args:
+            service: The service to run.
+            name: What the service is, for the thread's name and the error's text.
+            given: The arguments of mode.Service.
+        """
         super().__init__(**given)
         self._service = service
         self._name = name
