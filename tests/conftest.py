@@ -142,11 +142,13 @@ def pytest_collection() -> Generator[None, object, object]:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> Generator[None, object, object]:
-    """After the last test of a module, collect its garbage, and spare the garbage collector what it left.
+    """A test of the inner loop starts no server, and neither do its fixtures, whatever their scope.
 
-    What a module imports and caches stays until the end of the run. Each full collection went through it again.
+    After the last test of a module, collect its garbage, and spare the garbage collector what it left. What a module
+    imports and caches stays until the end of the run. Each full collection went through it again.
     """
-    result = yield
+    with inner_loop.guarded() if item.get_closest_marker("inner") else nullcontext():
+        result = yield
     if nextitem is None or nextitem.path != item.path:
         gc.collect()
         gc.freeze()
@@ -190,13 +192,6 @@ def pytest_report_header() -> str:
     """Shown once, above the tests: what it takes to run the same again."""
     profile = settings.get_current_profile_name()
     return f"refold: REFOLD_SEED={os.environ['REFOLD_SEED']}, profile {profile}, {FAULT_ROUNDS} fault rounds"
-
-
-@pytest.fixture(autouse=True)
-def _is_inner(request: pytest.FixtureRequest) -> Iterator[None]:
-    """A test of the inner loop starts no server."""
-    with inner_loop.guarded() if request.node.get_closest_marker("inner") else nullcontext():
-        yield
 
 
 @pytest.fixture(autouse=True)

@@ -33,6 +33,7 @@ ELSEWHERE = (
 )  # fmt: skip
 
 
+@pytest.mark.outside
 @pytest.mark.parametrize("page", [each for each in PAGES if each.name not in ELSEWHERE], ids=lambda page: page.name)
 def test_examples_on_a_page_run(page: Path, tmp_path: Path) -> None:
     """A guide is run in an environment with what it installs and nothing else."""

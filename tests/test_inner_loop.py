@@ -107,7 +107,9 @@ LONG = {
     "tests/streams/test_verify.py": "folds whole logs again for each kind of damage",
     "tests/streams/test_verify_damage.py": "folds whole logs again for each kind of damage",
     "tests/streams/test_verify_snapshots.py": "folds whole logs again for each kind of damage",
+    "tests/test_documents.py::test_examples_on_a_page_run": "runs the examples of every page of the documents",
     "tests/test_order.py": "runs pytest on two workers, one of which dies",
+    "tests/test_recipes.py::test_recipe_works": "runs each recipe, in processes of its own",
     "tests/test_wheel.py": "builds and installs a wheel",
 }
 KILLS = re.compile(r"\bSIGKILL\b|\.kill\(")

@@ -17,6 +17,7 @@ def server() -> Iterator[ModelServer]:
         yield server
 
 
+@pytest.mark.outside
 @pytest.mark.parametrize("page", RECIPES, ids=lambda page: page.name)
 def test_recipe_works(page: Path, server: ModelServer, tmp_path: Path) -> None:
     asked = follow(page, tmp_path, server)

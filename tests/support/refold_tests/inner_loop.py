@@ -18,7 +18,7 @@ from refold_tests import servers
 # Fixtures that start a server, or give the test processes that are killed at its end.
 FIXTURES = frozenset({
     "chart", "child", "kafka", "kafka_cluster", "own_postgres", "own_registry", "postgres_server", "receiver",
-    "s3_endpoint", "schema_registry",
+    "rotting", "s3_endpoint", "schema_registry",
 })  # fmt: skip
 # Markers of tests that start a server, kill a process, or take long.
 MARKERS = frozenset({"faults", "fuzz", "kafka", "outside", "postgres", "registry", "s3"})
