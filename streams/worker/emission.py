@@ -277,13 +277,8 @@ class Emitter:
 
     def _produce(self, commit: PendingCommit) -> None:
         headers = commit.overlay.stored.at.headers
-        produce, topic, partition = self._producer.produce, self._topics.changes, commit.partition
         for placed, _, change in commit.overlay.changes:
-            key = placed[PLACE_BYTES:]
-            try:
-                produce(topic, change, key, partition, headers=headers)
-            except (BufferError, KafkaException):  # rare: a call of `_send` for each takes a sixth longer
-                self._send(topic, partition, key, change, headers)
+            self._send(self._topics.changes, commit.partition, placed[PLACE_BYTES:], change, headers)
         for verdict in commit.verdicts:
             self._send(
                 self._topics.deadletters, commit.partition, verdict_key(verdict), verdict_value(verdict), headers,
