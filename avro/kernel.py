@@ -44,9 +44,9 @@ Doubtful = tuple[int, list[tuple[int, bytes]]]
 recognise as new or repeated.
 """
 FoldedBatch = tuple[list[FoldResult], list[bytes], list[bytes], list[bytes], list[bytes], list[Doubtful]]
-"""The result for each entity: None if it is left to Python, and () if no record was new. Then the rows of the timeline,
-the arrivals, the ids and the checkpoints, as alternating keys and values; ids are keys alone. Last, the entities among
-those left to Python that the kernel can fold once it knows what the timeline holds.
+"""The result of each entity. Then the rows of the timeline, the arrivals, the ids and the checkpoints, as alternating
+keys and values; ids are keys alone. Last, the entities among those left to Python that the kernel can fold once it
+knows what the timeline holds.
 """
 ReadParts = tuple[str, int, int, tuple[str, str, str, str, int], tuple[bytes, ...], dict[str, Any], str, bytes]
 """An assert's entity, observed_at, priority, source, causes, patch, subject and id."""

@@ -253,8 +253,8 @@ class RunSteps(RunCalls):
             result: Its result as JSON.
 
         Raises:
-            InputError: `error` is None, but one of its calls is still in progress, or it left a state that cannot be
-                recorded. The step fails with this error.
+            InputError: The code raised nothing, but a call of the step is still in progress, or the step left a state
+                that cannot be recorded. The step fails with this error.
             Departure: The code departed from the recording, and `error` is not that departure.
             Changed: The step repeated a committed one, and left another state than when that was recorded.
         """

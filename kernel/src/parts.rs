@@ -6,7 +6,7 @@ use std::thread::{self, available_parallelism, Builder};
 
 /// More parts would gain little: what Python does before and after is not divided.
 const PARTS_MAX: usize = 4;
-/// To start a thread takes as long as to fold some ten entities.
+/// With fewer items a thread would save little more than its start takes.
 const ITEMS_MIN: usize = 256;
 
 /// Returns the results of the work on consecutive parts of some items. One part is done by the caller's thread.
