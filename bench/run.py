@@ -64,6 +64,7 @@ def main() -> None:
     command = f"make bench ARGS={shlex.quote(shlex.join(sys.argv[1:]))}"
     here = setting(command, {"quick": options.quick, "peers": sorted(options.peers)})
     if options.folder is not None:
+        options.folder = options.folder.absolute()  # some peers refuse a relative path
         options.folder.mkdir(parents=True, exist_ok=True)
     results = Results(options.folder, here)
     console = PageConsole()
