@@ -94,7 +94,7 @@ class Setting(msgspec.Struct, frozen=True):
     Attributes:
         command: The command that measures it.
         options: The options that change what is measured.
-        commit: The commit, and a digest of what was changed since in the code.
+        commit: The last commit that changed the code, and a digest of what was changed since in it.
     """
 
     command: str
@@ -167,9 +167,9 @@ def _processor() -> str:
 
 
 def _commit(root: Path) -> str:
-    """Return the commit, with a digest of what the code differs by; UNKNOWN without git."""
+    """Return the last commit of the code, with a digest of what the code differs by; UNKNOWN without git."""
     try:
-        commit = _git(root, "rev-parse", "--short=12", "HEAD").decode().strip()
+        commit = _git(root, "log", "-1", "--format=%h", "--abbrev=12", "--", *CODE, *NO_CODE).decode().strip()
         changed = _git(root, "diff", "HEAD", "--", *CODE, *NO_CODE)
     except (OSError, subprocess.CalledProcessError):
         return UNKNOWN
