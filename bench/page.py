@@ -21,6 +21,12 @@ from rich.table import Table
 FOLDER = Path(__file__).parents[1] / "docs" / "reference"
 NAME = "PERFORMANCE.md"
 _WIDTH, _HEIGHT, _LEFT, _BOTTOM, _TOP, _RIGHT = 640, 300, 60, 44, 34, 20
+_NOT_REACHED = """\
+What holds a figure that is not reached, by its profile, and what was tried, is written down: of the worker in decisions
+[196](../decisions/196-buffers-allocator-and-the-write-ahead-log.md), [199](../decisions/199-each-order-key-once.md) and
+[201](../decisions/201-a-batch-is-folded-in-parts.md), of its bindings in
+[bulk writes in rocksdict](rocksdict-bulk-writes.md), of verify in
+[200](../decisions/200-verify-in-several-processes.md)."""
 _COLOURS = ("#3949ab", "#c62828", "#2e7d32", "#6d4c41")
 
 
@@ -95,6 +101,8 @@ def rendered(results: Sequence[PartResult], setting: Setting, left_out: Sequence
     if figures:
         lines += ["## Goals", "", "| figure | measured | goal | moonshot | reached | peer | limit |",
                   "|---|---|---|---|---|---|---|", *map(_goal_row, figures), ""]  # fmt: skip
+        if any(each.is_reached is False for each in figures):
+            lines += [_NOT_REACHED, ""]
     pictures = [picture for each in results for picture in each.pictures]
     if pictures:
         lines += ["## The cost of an observation", ""]
