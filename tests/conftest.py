@@ -107,6 +107,12 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Ordered
     return OrderedScheduling(config, log)
 
 
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Do not import a module for `make check` that has no test of the inner loop."""
+    is_module = collection_path.suffix == ".py" and collection_path.name.startswith("test_")
+    return True if is_module and config.option.markexpr == "inner" and inner_loop.is_left_out(collection_path) else None
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Mark by their fixtures what uses a server, what does more in a soak, and what `make check` runs, before `-m`."""

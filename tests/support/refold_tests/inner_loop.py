@@ -1,13 +1,16 @@
 """Which tests `make check` runs: all that start no server and kill no process.
 
-`pytest_collection_modifyitems` in conftest.py marks them `inner`. `guarded` fails a test that is marked `inner` and
+`pytest_collection_modifyitems` in conftest.py marks them `inner`. A module whose own marks leave all its tests out is
+not imported then (`is_left_out`): such modules import the most. `guarded` fails a test that is marked `inner` and
 starts a server anyway. tests/test_inner_loop.py checks that no inner test kills, and that no other test is left out.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import NamedTuple
 
 import pytest
@@ -22,6 +25,7 @@ FIXTURES = frozenset({
 })  # fmt: skip
 # Markers of tests that start a server, kill a process, or take long.
 MARKERS = frozenset({"faults", "fuzz", "kafka", "outside", "postgres", "registry", "s3"})
+_MARKED = re.compile(rf"^pytestmark = .*\bpytest\.mark\.(?:{'|'.join(sorted(MARKERS))})\b", re.MULTILINE)
 
 
 class Collected(NamedTuple):
@@ -47,6 +51,11 @@ def reasons(item: pytest.Item) -> set[str]:
     """Return the fixtures and markers because of which a test is left out; empty for a test of the inner loop."""
     fixtures = {*getattr(item, "fixturenames", ())}
     return (fixtures & FIXTURES) | ({marker.name for marker in item.iter_markers()} & MARKERS)
+
+
+def is_left_out(module: Path) -> bool:
+    """Return whether a module of tests says that none of them is of the inner loop."""
+    return _MARKED.search(module.read_text(encoding="utf-8")) is not None
 
 
 @contextmanager
