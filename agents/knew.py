@@ -46,7 +46,12 @@ from refold.streams.view import EntityView
 
 
 class ReceivedAnswer(NamedTuple):
-    """One answer. place: the position of its call in the attempt, from 1. at: when it was received, microseconds."""
+    """One answer.
+
+    Attributes:
+        place: The position of its call in the attempt, counted from 1.
+        at: When it was received, in microseconds since 1970.
+    """
 
     run: str
     step: int
@@ -126,7 +131,13 @@ STEPS_AT_ONCE = 64
 
 
 class RecordedRead(NamedTuple):
-    """One recorded read. at: microseconds since 1970. observations: ids in hex. version: None if none was recorded."""
+    """One recorded read.
+
+    Attributes:
+        at: When the agent read the entity, in microseconds since 1970; 0 if that is not recorded.
+        observations: The ids of the recorded observations, in hex.
+        version: The version of the entity; None if none was recorded.
+    """
 
     entity: str
     run: str
@@ -141,9 +152,11 @@ class RecordedRead(NamedTuple):
 class KnownEntity(NamedTuple):
     """An entity as it was read, and as the log held it.
 
-    known: as it was read. held: at the given moment; None if the log had no observation of it then. newer_then,
-    newer_by: how many more observations of it the log had when it was read, and at the moment. differing: the fields
-    (JSON form) whose value in the log differed, with the known value on the left.
+    Attributes:
+        known: The entity as it was read.
+        held: The entity as the log held it at the given moment; None if the log had no observation of it then.
+        newer_then, newer_by: How many more observations of it the log had when it was read, and at the moment.
+        differing: The fields (JSON form) whose value in the log differed, with the known value on the left.
     """
 
     read: RecordedRead
@@ -162,7 +175,8 @@ class KnownEntity(NamedTuple):
 class Knowledge(NamedTuple):
     """The reads of an agent and the answers it had received by a point, in order of time.
 
-    unread: steps whose answers cannot be read.
+    Attributes:
+        unread: The steps whose answers cannot be read.
     """
 
     point: Point

@@ -42,30 +42,31 @@ class AgentLog(RecordedLog):
     ) -> Run:  # fmt: skip
         """Begin a run of an agent. Everything in it is recorded. A context manager.
 
-        In the code of a run it begins a nested run, with the outer run's redactor (docs/AGENTS.md).
+        In the code of a run it begins a nested run, with the outer run's redactor (docs/AGENTS.md). Under `refold up`
+        the supervisor gives id, resume and guard if none of them is given (docs/guides/supervise.md).
 
         Args:
             agent: The agent's name.
             version: The agent's version.
             code_version: The commit that it runs from.
             title, user, tags, metadata: More about the run, for people and for `runs`.
-            input, state: The input, and its working memory at the start, of the types that docs/AGENTS.md lists.
+            input: The run's input. docs/AGENTS.md lists the types of values.
+            state: The run's working memory at its start, of the same types.
             seed: For run.random, and to be passed to models.
-            task: The first part of its effects' keys, which stays the same when the task is tried again in another run
-                [the run's id].
+            task: The beginning of the idempotency keys of the run's effects. It stays the same when the task is tried
+                again in another run; empty: the run's id.
             kind: production, test, evaluation or one of your own.
             entry: Its function as module:function, for replays.
-            id: The run's id [a generated one].
+            id: The run's id; None for a generated one.
             resume: The id of a run to continue, that did not end or that failed. Its recorded arguments stay in effect.
             redact: A Redactor or a function that decides which parts of a JSON tree may be written (docs/REDACTION.md).
                 A run that was begun with one cannot be resumed without one.
-            sample: The share in [0, 1] of successful runs that is kept as long as a success is (agents/sampling.py).
-                Runs that do not succeed are kept for the time of their class.
+            sample: The share in [0, 1] of successful runs that are kept for the time of a success; the others are
+                removed sooner (agents/sampling.py). Runs that do not succeed are kept for the time of their class.
             strays: What happens when a tool is called outside any run while this one is open in the process: "refuse"
                 raises StrayCall; "adopt" records it as a call of this run, if no other run is open.
             guard: A policy, or the path of its file, for the run's tool and model calls (docs/guides/policy.md). A run
                 that was begun with one cannot be resumed without one.
-                Under `refold up` id, resume and guard are the supervisor's if none is given (docs/guides/supervise.md).
 
         Raises:
             InputError: An argument is invalid, the id is taken, or the run cannot be resumed.

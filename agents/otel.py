@@ -69,7 +69,11 @@ Attributes: TypeAlias = Mapping[str, "str | bool | int | float | Sequence[str]"]
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """Something that happened at one moment of a span. at: microseconds since 1970."""
+    """Something that happened at one moment of a span.
+
+    Attributes:
+        at: When it happened, in microseconds since 1970.
+    """
 
     name: str
     at: int
@@ -80,8 +84,12 @@ class Event:
 class Span:
     """One span. Times are microseconds since 1970.
 
-    trace_id: 128 bits. span_id, parent_id: 64 bits, 0 for no parent. is_remote: whether it was a call to another
-    service. error: why it failed, None if it did not. link: trace and span of the run or step that it came from.
+    Attributes:
+        trace_id: The id of the trace, of 128 bits.
+        span_id, parent_id: The ids of the span and of its parent, of 64 bits; 0 for no parent.
+        is_remote: Whether it was a call to another service.
+        error: Why it failed; None if it did not.
+        link: The trace and span of the run or step that it came from.
     """
 
     trace_id: int

@@ -203,7 +203,8 @@ def _checked_tree(value: object, path: str, depth: int) -> Value:
 class JsonText:
     """A JSON value as its canonical text, for a field whose other occurrences have the same value: it is made once.
 
-    text: From `json_text`; it is not checked again.
+    Attributes:
+        text: The text from `json_text`; it is not checked again.
     """
 
     __slots__ = ("text",)

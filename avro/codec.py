@@ -79,7 +79,8 @@ def _compiled(derive: Callable[[TypeDefinition], dict[str, Any]], definition: _D
 class RecordCodec:
     """Encodes and decodes datums of one schema derived from a definition as framed bytes.
 
-    wire_id: the id that a Schema Registry assigned.
+    Attributes:
+        wire_id: The id in the frame: the one that a Schema Registry assigned, or one derived from the schema's text.
     """
 
     def __init__(
@@ -158,7 +159,10 @@ def reframed(data: bytes, wire_id: int) -> bytes:
 class _Fields(NamedTuple):
     """How values of a patch are written and read, by field. Codecs share it, so it has no state.
 
-    adapters: name, first name, to the wire, and from it. branches: of each field, by their byte.
+    Attributes:
+        adapters: For each field, its name, its first name, and the functions that convert a value to the wire, and from
+            it.
+        branches: The branches of each field, by their byte.
     """
 
     adapters: Sequence[tuple[str, str, Adapt, Adapt]]

@@ -62,7 +62,8 @@ class FieldDefinition:
 class TypeDefinition:
     """An entity type. `fingerprint` (32 bytes) covers everything that can change the result of a fold.
 
-    has_code: whether a field has a custom reducer.
+    Attributes:
+        has_code: Whether a field has a custom reducer.
     """
 
     name: str

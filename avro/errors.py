@@ -48,7 +48,10 @@ class SchemaError(InputError):
 class ValidationError(InputError):
     """A value breaks a rule of its schema.
 
-    field: dotted path of the value (`patch.rate_limit`); rule: what must hold; given: what came instead.
+    Attributes:
+        field: The dotted path of the value (`patch.rate_limit`).
+        rule: What must hold.
+        given: What came instead.
     """
 
     def __init__(self, field: str, rule: str, given: object) -> None:
@@ -143,7 +146,8 @@ class OwnerSilent(StorageError):
 class StoreUnavailable(StorageError):
     """An object store gave no answer, or no certain one. This says nothing about its content: wait, and repeat.
 
-    retry_after_s: how long to wait first.
+    Attributes:
+        retry_after_s: How long to wait first, in seconds.
     """
 
     def __init__(self, message: str, retry_after_s: float = 1.0) -> None:

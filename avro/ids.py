@@ -34,9 +34,11 @@ ENVELOPE = {
 """Each envelope field's key in the identity map; `t`, the type, is derived from the entity."""
 
 
-_CAUSES, _ENTITY, _PATCH, _KIND, _LINK, _OBSERVED_AT, _PRIORITY, _RETRACTS, _SOURCE, _TYPE, _SUBJECT, _CLEARED = (
-    encode_name(letter) for letter in "cefkloprstux"
+# By letter: c, e, f, k, l, o, p, r, s, u, x.
+_CAUSES, _ENTITY, _PATCH, _KIND, _LINK, _OBSERVED_AT, _PRIORITY, _RETRACTS, _SOURCE, _SUBJECT, _CLEARED = (
+    encode_name(letter) for letter in sorted(ENVELOPE.values())
 )
+_TYPE = encode_name("t")
 _SEQ = encode_name("seq")
 
 

@@ -83,8 +83,9 @@ def _link_json(link: Link) -> dict[str, Any]:
 class LineReader:
     """Reads lines of one type. Tries its versions, newest first, until the computed id matches.
 
-    now: the reader's clock in microseconds, to check times of lines without an origin; a line with an origin was
-    checked when it was written. None accepts any time.
+    Args:
+        now: The reader's clock, in microseconds since 1970, to check the times of lines without an origin; a line with
+            an origin was checked when it was written. None: any time is accepted.
     """
 
     def __init__(self, definitions: Iterable[TypeDefinition], now: int | None = None) -> None:

@@ -270,7 +270,9 @@ class Kernel(Protocol):
 class KernelStatus(NamedTuple):
     """The kernel to use, if any.
 
-    text: its version, or why there is none. is_unusable: whether a kernel is installed that cannot be used.
+    Attributes:
+        text: The version of the kernel, or why there is none.
+        is_unusable: Whether a kernel is installed that cannot be used.
     """
 
     kernel: Kernel | None

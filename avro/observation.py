@@ -52,10 +52,12 @@ NOTHING: Mapping[str, Value] = MappingProxyType({})
 
 
 class Observation(NamedTuple):
-    """One event about one entity. `observed_at` is microseconds since 1970 UTC, by the source's clock.
+    """One event about one entity. A pure retraction is an assert with an empty patch.
 
-    patch: canonical values by each field's first name. causes, cleared and retracts are sorted sets.
-    A pure retraction is an assert with an empty patch.
+    Attributes:
+        observed_at: When it was observed, in microseconds since 1970 UTC, by the source's clock.
+        causes, cleared, retracts: Sorted sets, as tuples.
+        patch: The canonical values by each field's first name.
     """
 
     entity: str

@@ -37,7 +37,9 @@ _NONE: Mapping[int, str] = MappingProxyType({})
 class Ruling(NamedTuple):
     """One decision on one record, or on `length` offsets.
 
-    entity: the record's entity, empty if its key does not name one. decided_at in milliseconds.
+    Attributes:
+        entity: The record's entity; empty if its key does not name one.
+        decided_at: When it was decided, in milliseconds since 1970.
     """
 
     topic: str
@@ -71,7 +73,9 @@ def ruling_of(parts: object) -> Ruling:
 class Rulings:
     """The rulings of one log, as far as `.schemas` was read. For one writer; several threads may read.
 
-    name: the prefix of the log's topics. url: the log's URL for commands. Both are empty in a log that has no rulings.
+    Args:
+        name: The prefix of the log's topics; empty in a log that has no rulings.
+        url: The log's URL for commands; empty in a log that has no rulings.
     """
 
     def __init__(self, name: str = "", url: str = "") -> None:

@@ -57,7 +57,9 @@ class WireIds(NamedTuple):
 class TypeVersion:
     """One registered definition, with its codecs and checks, each built on first use.
 
-    registered_at in milliseconds. wire_ids: None in a log with derived ids.
+    Attributes:
+        registered_at: When it was registered, in milliseconds since 1970.
+        wire_ids: The wire ids of its schemas; None in a log with derived ids.
     """
 
     def __init__(

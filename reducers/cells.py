@@ -44,7 +44,8 @@ class AssertionEnvelope(NamedTuple):
 class Mutation(NamedTuple):
     """One observation's change of one field. `observation` holds the field now, or ended its value.
 
-    key: the map key; for append (order key of the holder, index in its list); for links (relation, target).
+    Attributes:
+        key: The map key; for append, (order key of the holder, index in its list); for links, (relation, target).
     """
 
     field: str

@@ -34,10 +34,13 @@ _value_of = attrgetter("value")
 
 
 class Columns(NamedTuple):
-    """Columns with one item for each entity, in the given order. state_hashes: 32 bytes each; links: as in a state,
-    without by.
+    """Columns with one item for each entity, in the given order.
 
-    values: a column by field; None if no entity has a value of the field. In a column, None for an entity without one.
+    Attributes:
+        state_hashes: The state hashes, of 32 bytes each.
+        links: The links, as in a state, without `by`.
+        values: A column for each field; None if no entity has a value of the field. In a column, None for an entity
+            without one.
     """
 
     versions: list[int]
@@ -47,7 +50,11 @@ class Columns(NamedTuple):
 
 
 class ColumnReader:
-    """Reads the stored entities of one type. reducers: those of its fold."""
+    """Reads the stored entities of one type.
+
+    Args:
+        reducers: The reducers of its fold.
+    """
 
     def __init__(self, reducers: Mapping[str, Reducer]) -> None:
         # A field may have any name, but an attribute must be an identifier.

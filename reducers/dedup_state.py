@@ -21,11 +21,10 @@ PENDING_HELD = 64
 class DedupState:
     """The dedup state of one entity.
 
-    sources: by (agent, run), as encoded in Q: that source's greatest Q; in log order.
-
-    floor: the greatest Q of all sources that are no longer held.
-
-    pending: ids that are retracted but not yet seen, or None if there are more than PENDING_HELD.
+    Attributes:
+        sources: The greatest Q of each source, by (agent, run) as encoded in Q, in log order.
+        floor: The greatest Q of all sources that are no longer held.
+        pending: The ids that are retracted but not yet seen, or None if there are more than PENDING_HELD.
     """
 
     greatest: bytes = FIRST

@@ -75,8 +75,10 @@ BYTES_MAX = 16 << 20
 class Lag(NamedTuple):
     """How far a sink is behind.
 
-    changes: those not in the sink yet; on Kafka the ends of transactions count, too. oldest_ms: recorded_at of the
-    first record after the position, in milliseconds; None if nothing is missing.
+    Attributes:
+        changes: The number of changes that are not in the sink yet; on Kafka the ends of transactions count, too.
+        oldest_ms: When the first record after the position was recorded, in milliseconds since 1970; None if nothing is
+            missing.
     """
 
     changes: int
@@ -87,7 +89,8 @@ class Lag(NamedTuple):
 class _UnfinishedBatch:
     """The changes of an unfinished batch, with their partition and bytes, and the offsets that they lead to.
 
-    passed: entities whose changes in this range were set aside, with their partition.
+    Attributes:
+        passed: The entities whose changes in this range were set aside, with their partition.
     """
 
     changes: list[tuple[int, Change, int]] = field(default_factory=list)

@@ -22,7 +22,11 @@ LANE = "pages"
 
 
 class SinkPages:
-    """The site of one sink. metrics: Prometheus' text, made at each call."""
+    """The site of one sink.
+
+    Args:
+        metrics: Returns the metrics as Prometheus' text, made at each call.
+    """
 
     def __init__(self, metrics: Callable[[], bytes]) -> None:
         self._metrics = metrics
@@ -63,7 +67,13 @@ COUNTERS = {
 
 
 class SinkMetrics(Collector):
-    """One sink's metrics. log: the log's prefix. sink: its name. now_s: seconds since 1970."""
+    """One sink's metrics.
+
+    Args:
+        log: The log's prefix.
+        sink: The sink's name.
+        now_s: Returns the time, in seconds since 1970.
+    """
 
     def __init__(self, log: str, sink: str, now_s: Callable[[], float]) -> None:
         self._labels = [log, sink]

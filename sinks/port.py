@@ -42,11 +42,15 @@ class SinkRefused(InputError):
 class EntityState:
     """One entity at a cut.
 
-    definition: the one in force at the cut. partition, offset, recorded_at (milliseconds): of the entity's latest
-    distinct observation. fields: canonical values by first name, in the form that the state hash covers;
-    avro/jsonform.py converts them to JSON. links: {relation, target, valid_from?, valid_to?}, times in microseconds, in
-    the state's order. element_keys: for each append field, the key of every element: order key and
-    index.
+    Attributes:
+        definition: The definition of its type that is in force at the cut.
+        partition, offset: The position of the entity's latest distinct observation.
+        recorded_at: When that observation was recorded, in milliseconds since 1970.
+        fields: The canonical values by first name, in the form that the state hash covers; avro/jsonform.py converts
+            them to JSON.
+        links: The links as {relation, target, valid_from?, valid_to?}, with times in microseconds, in the state's
+            order.
+        element_keys: For each append field, the key of every element: order key and index.
     """
 
     entity: str
@@ -69,8 +73,14 @@ class EntityState:
 class HistoryStep(NamedTuple):
     """One observation of an entity and its changes. `rows` returns them as log.history does, with values in JSON form.
 
-    by: the observation's id. observed_at in microseconds, recorded_at in milliseconds, since 1970. shown: the
-    conversion of the definition's values to JSON.
+    Attributes:
+        version: The entity's version after it.
+        by: The observation's id, 32 bytes.
+        partition, offset: Its position in the log.
+        observed_at: When it was observed, in microseconds since 1970.
+        recorded_at: When it was recorded, in milliseconds since 1970.
+        mutations: What it changed.
+        shown: Converts the definition's values to JSON.
     """
 
     entity: str
@@ -96,8 +106,11 @@ class HistoryStep(NamedTuple):
 class Batch:
     """The changes from cut `before` to cut `cut`. Its states are complete, and valid until the next batch is requested.
 
-    states: each changed entity once. history: in order for each entity, without observations that changed nothing.
-    changes: the number of changes of the log in the batch. definitions: of every type at the cut, by name.
+    Attributes:
+        states: The states of the changed entities, each once.
+        history: The history, in order for each entity, without observations that changed nothing.
+        changes: The number of changes of the log in the batch.
+        definitions: The definitions of all types at the cut, by name.
     """
 
     before: Cut
@@ -112,17 +125,20 @@ class Batch:
 class Load:
     """All entities at a cut, which replace the store's content: of all types, or of `types`.
 
-    types: those that must be read again, because their definition changed, or because an observation of theirs was set
-    aside or restored; None for all.
-
-    before: the position that this follows; None if the store is empty. entities, history: iterate over each once, in
-    either order; their items are in no particular order. total: the number of entities.
+    Attributes:
+        types: The types that must be read again, because their definition changed, or because an observation of theirs
+            was set aside or restored; None for all.
+        before: The position that this follows; None if the store is empty.
+        states: Returns an iterator over the entities, to be read once, in no particular order.
+        history: Returns an iterator over their history, to be read once, in no particular order, before or after the
+            states.
+        total: The number of entities.
     """
 
     before: Cut | None
     cut: Cut
     types: frozenset[str] | None
-    entities: Callable[[], Iterator[EntityState]]
+    states: Callable[[], Iterator[EntityState]]
     history: Callable[[], Iterator[HistoryStep]]
     total: int
     definitions: Mapping[str, TypeDefinition]

@@ -36,7 +36,7 @@ LAG_EVERY_S = 1.0
 
 
 @dataclass(slots=True)
-class Report:
+class SinkReport:
     """What this process has done so far: counts, the last position, the last refusal."""
 
     position: Cut | None = None
@@ -50,8 +50,10 @@ class Report:
 
 @dataclass(frozen=True, slots=True)
 class SinkCommit:
-    """A commit to a sink of whole cuts: its cut and number of entities. changes: since the previous commit; 0 for the
-    first.
+    """A commit to a sink of whole cuts: its cut and number of entities.
+
+    Attributes:
+        changes: The number of changes since the previous commit; 0 for the first.
     """
 
     cut: Cut
@@ -63,9 +65,15 @@ class SinkCommit:
 class SinkWatch:
     """Callbacks about progress.
 
-    loading: further records read for a load, and their total. storing: further entities passed to the sink, and their
-    total. wrote: after each transaction, with its content. caught_up: the store answered, and holds every change.
-    refused: an error that is waited for, and for how many seconds. lags: the lag, about every `lag_every_s` seconds.
+    Attributes:
+        loading: Called with the number of further records read for a load, and the total.
+        storing: Called with the number of further entities passed to the sink, and the total.
+        wrote: Called after each transaction, with its content.
+        caught_up: Called when the store answered, and holds every change.
+        refused: Called with an error that is waited for, and the seconds until the next attempt.
+        lags: Called with the lag, about every `lag_every_s` seconds.
+        lag_every_s: The time between two calls of `lags`, in seconds.
+        report: What was done so far.
     """
 
     loading: Progress = lambda more, total: None
@@ -75,13 +83,13 @@ class SinkWatch:
     refused: Callable[[StorageError, float], None] = lambda error, retry_after_s: None
     lags: Callable[[Lag], None] = lambda lag: None
     lag_every_s: float = LAG_EVERY_S
-    report: Report = field(default_factory=Report)
+    report: SinkReport = field(default_factory=SinkReport)
 
 
 def keep_up(
     log: LogPort, sink: Sink, *, follow: bool, stop: Event, watch: SinkWatch | None = None, poll_s: float = POLL_S,
     changes_max: int = CHANGES_MAX, log_retry_s: float = LOG_RETRY_S,
-) -> Report:  # fmt: skip
+) -> SinkReport:  # fmt: skip
     """Bring a sink up to the log's end, and optionally keep it there.
 
     Args:
@@ -99,6 +107,8 @@ def keep_up(
 
     Raises:
         SinkRefused: The store refuses, and waiting does not help. Everything written before stays stored.
+        CorruptionError: The log or the store is damaged.
+        StorageError: The log cannot be read, and `follow` is False.
     """
     sink.attach(log)
     return _Follower(log, sink, watch or SinkWatch(), stop, changes_max).run(follow, poll_s, log_retry_s)
@@ -116,7 +126,7 @@ class _Follower:
         self._feed = Feed(log, sink.stored, history=sink.wants_history, changes_max=changes_max)
         self._lag_due_s = 0.0
 
-    def run(self, follow: bool, poll_s: float, log_retry_s: float) -> Report:
+    def run(self, follow: bool, poll_s: float, log_retry_s: float) -> SinkReport:
         while not self._stop.is_set():
             try:
                 self._write_up_to_end(_position(self._log, self._sink))
@@ -142,7 +152,7 @@ class _Follower:
                 self._report_lag(position)
                 return
             if isinstance(found, Load):
-                self._sink.load(replace(found, entities=partial(self._counted, found)))
+                self._sink.load(replace(found, states=partial(self._counted, found)))
                 self._report.loads += 1
                 self._report.entities += found.total
             else:
@@ -155,7 +165,7 @@ class _Follower:
             self._report_lag(position)
 
     def _counted(self, load: Load) -> Iterator[EntityState]:
-        for each in load.entities():
+        for each in load.states():
             yield each
             self._watch.storing(1, load.total)
 
@@ -168,7 +178,7 @@ class _Follower:
 def keep_snapshots(
     log: LogPort, sink: SnapshotSink, *, follow: bool, every_s: float, stop: Event, watch: SinkWatch | None = None,
     log_retry_s: float = LOG_RETRY_S,
-) -> Report:  # fmt: skip
+) -> SinkReport:  # fmt: skip
     """Commit the log's present cut to a sink of whole cuts, and optionally continue.
 
     The lag is reported before and after each commit, and while waiting.

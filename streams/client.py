@@ -163,9 +163,9 @@ class Log:
         return self.observe(entity, retracts=[observation], **given)
 
     @_locked
-    def take(self, observation: Observation, observation_id: bytes, definition: TypeDefinition,
+    def append(self, observation: Observation, observation_id: bytes, definition: TypeDefinition,
              blobs: Mapping[bytes, bytes], data: bytes | None = None) -> None:  # fmt: skip
-        """Record an observation that was built elsewhere, under the definition it was built by.
+        """Append an observation that was built elsewhere, under the definition it was built by.
 
         Args:
             observation: The observation.
@@ -180,8 +180,8 @@ class Log:
         self._put(observation, observation_id, own, blobs)
 
     @_locked
-    def take_encoded(self, observations: Sequence[EncodedObservation]) -> None:
-        """Record observations that the kernel built and encoded, in their order. Their bytes are not checked.
+    def append_encoded(self, observations: Sequence[EncodedObservation]) -> None:
+        """Append observations that the kernel built and encoded, in their order. Their bytes are not checked.
 
         Args:
             observations: Each with its entity, id, definition, Avro bytes, and the contents that it names, by digest.
@@ -271,7 +271,7 @@ class Log:
             clock: `recorded` or `observed`.
 
         Returns:
-            The cut, and which record it was found by.
+            The cut, whether records may still arrive below it, and whether the time is in the future.
 
         Raises:
             StorageError: As by `flush`.
@@ -290,7 +290,7 @@ class Log:
 
         Raises:
             UnknownEntity: It has no record below the point.
-            NotAnswerable: None of its observations was made by then.
+            NotAnswerable: With the clock `observed`: none of its observations was made by then.
         """
         check_entity(entity)
         cut = self.point(at, entity, clock).cut
@@ -312,10 +312,11 @@ class Log:
         found = entities_at(self._port, folds, names, cut)
         return {name: EntityView(self._port, folds, cut, entity) for name, entity in found.items()}
 
-    def rebuild(self, at: When = None, *, clock: str = "recorded", types: Iterable[str] | None = None,
-                entities: Iterable[str] | None = None, since: Time | None = None, full: bool = False,
-                parallel: bool | None = None,
-                progress: Progress = lambda more, total: None) -> StateView:  # fmt: skip
+    def rebuild(
+        self, at: When = None, *, clock: str = "recorded", types: Iterable[str] | None = None,
+        entities: Iterable[str] | None = None, since: Time | None = None, full: bool = False,
+        parallel: bool | None = None, progress: Progress = lambda more, total: None,
+    ) -> StateView:  # fmt: skip
         """Return every entity at a point. It reads with a separate reader, so no live consumer's offsets move.
 
         Args:
@@ -323,7 +324,7 @@ class Log:
             clock: `recorded` or `observed`.
             types: Only entities of these types.
             entities: Only these entities, as `type/id`.
-            since: Without entities that an observation observed before this time closed (`refold.closed_by`).
+            since: Leave out entities whose closing observation was observed before this time (`refold.closed_by`).
             full: Whether to begin at the first record and use no snapshots. The entities are the same.
             parallel: Whether to use child processes; None for whatever is faster. The entities are the same.
             progress: Called with the number of further records read, and the present estimate of the total.
@@ -404,12 +405,13 @@ class Log:
             return verify(port, end, progress, parallel=parallel)
 
     def snapshot(self, *, pin: bool = False) -> list[Epoch]:
-        """Seal an epoch, from which rebuilds begin, of every partition that has records; return them, durable.
-
-        The log's owner also seals epochs as the log grows.
+        """Seal an epoch of every partition that has records. The log's owner, or its workers, also do so as it grows.
 
         Args:
             pin: Whether to pin these epochs.
+
+        Returns:
+            The epochs, which are durable.
         """
         return list(self._port.snapshot(self._runtime.now_micros() // 1000 if pin else None))
 
@@ -429,8 +431,8 @@ class Log:
         """Return every sealed epoch, or those in `only`, by partition and offset."""
         self._port.flush()
         self._port.refresh()
-        reader = self._port.snapshots
-        return list(listed(reader, every_epoch(reader, self._port.partitions) if only is None else only))
+        stored = self._port.snapshots
+        return list(listed(stored, every_epoch(stored, self._port.partitions) if only is None else only))
 
     def pin(self, epochs: Iterable[Epoch]) -> None:
         """Pin sealed epochs.
@@ -447,7 +449,7 @@ class Log:
     def collect(self, *, dry_run: bool = False, damaged: bool = False) -> list[Collected]:
         """Remove the snapshots that the retention policy does not keep (streams/snapshots/retention_policy.py).
 
-        The log's owner does this as the log grows. Answers do not change; some rebuilds take longer.
+        The log's owner, or its workers, do this as the log grows. Answers do not change; some rebuilds take longer.
 
         Args:
             dry_run: Whether to remove nothing and only report. This works in a log opened to read.

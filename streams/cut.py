@@ -26,9 +26,13 @@ SHORT_DIGITS = 12
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """A point of a log: everything below `offsets` (partition to next offset) and `schemas`.
+    """A point of a log: the observations and definitions below some offsets.
 
-    observed_until: only observations observed at or before this time, in microseconds since 1970; None for all.
+    Attributes:
+        log_id: The log's id, 16 bytes.
+        offsets: The next offset of the observations, by partition.
+        schemas: The next offset of `.schemas`.
+        observed_until: Only observations observed at or before this time, in microseconds since 1970; None for all.
     """
 
     log_id: bytes

@@ -39,7 +39,10 @@ NAMED_MAX = 5
 class Verdict(NamedTuple):
     """Why a record is not an observation, and the record.
 
-    reason: one of REASONS. detail: a sentence. timestamp: its append time, in milliseconds.
+    Attributes:
+        reason: One of REASONS.
+        detail: A sentence.
+        timestamp: Its append time, in milliseconds.
     """
 
     partition: int
@@ -119,8 +122,10 @@ REMEDIES = {
 class DeadLetterView(NamedTuple):
     """A dead letter.
 
-    number: its offset in `.deadletters`. entity: of the observation in the record, or else the key; empty if that is
-    not text. wire_id: the schema id in its bytes; None without one.
+    Attributes:
+        number: Its offset in `.deadletters`.
+        entity: The entity of the observation in the record, or else the key; empty if that is not text.
+        wire_id: The schema id in its bytes; None without one.
     """
 
     number: int

@@ -35,8 +35,11 @@ When: TypeAlias = "Cut | dt.datetime | str | None"
 class Point:
     """A resolved WHEN.
 
-    open: records may still arrive below it, because the time is less than CLOCK_SLACK_MS ago. is_future: the time is in
-    the future, by the reader's clock.
+    Attributes:
+        cut: The cut.
+        open: Whether records may still arrive below it: always for an observed time; for another time if it is less
+            than CLOCK_SLACK_MS ago.
+        is_future: Whether the time is in the future, by the reader's clock.
     """
 
     cut: Cut

@@ -13,8 +13,9 @@ from refold.streams.snapshots.settings import DEFAULT_SETTINGS, SnapshotSettings
 class RuntimeContext:
     """A log's environment: a clock in microseconds since 1970, a generator of ids, and the name of this process.
 
-    snapshots: when and how epochs are sealed if this process owns a `file:` log.
-    file_limits: the limits of a `file:` log.
+    Attributes:
+        snapshots: When and how epochs are sealed if this process owns a `file:` log.
+        file_limits: The limits of a `file:` log.
     """
 
     now_micros: Callable[[], int]

@@ -42,7 +42,9 @@ _swept: set[tuple[str, str]] = set()
 class TemporaryFolder:
     """A folder that exists until `remove`, or until the process ends; as a context manager, until the block ends.
 
-    path: the folder. descriptor: it holds the folder's lock.
+    Attributes:
+        path: The folder.
+        descriptor: The descriptor that holds the folder's lock.
     """
 
     def __init__(self, prefix: str) -> None:

@@ -29,17 +29,23 @@ from refold.streams.table.folds import Folds
 
 
 class TraceLink(NamedTuple):
-    """One observation in a chain; depth 0 set the value. ids in hex; recorded_at in milliseconds since 1970.
+    """One observation in a chain.
 
-    position, recorded_at and statement are None for a cause that is not below the cut.
+    Attributes:
+        observation_id: Its id, in hex.
+        depth: The number of causes between it and the value: 0 for an observation that set the value.
+        position: Its position in the log; None, like recorded_at and observation, if it is not below the cut.
+        recorded_at: In milliseconds since 1970.
+        causes: The ids of its causes, in hex.
+        observation: What was observed.
     """
 
-    observation: str
+    observation_id: str
     depth: int
     position: Position | None
     recorded_at: int | None
     causes: list[str]
-    statement: Observation | None
+    observation: Observation | None
 
 
 def trace(log: LogReader, cut: Cut, ids: Iterable[bytes], limit: int | None = None) -> list[TraceLink]:
@@ -66,19 +72,25 @@ def trace(log: LogReader, cut: Cut, ids: Iterable[bytes], limit: int | None = No
         if record is None or record.offset >= cut.offsets[record.partition]:
             chain.append(TraceLink(observation_id.hex(), depth, None, None, [], None))
             continue
-        statement = observation_in(log.registry, record)
+        observation = observation_in(log.registry, record)
         position = Position(record.partition, record.offset)
-        causes = [cause.hex() for cause in statement.causes]
-        chain.append(TraceLink(observation_id.hex(), depth, position, record.recorded_at, causes, statement))
-        waiting.extend((cause, depth + 1) for cause in statement.causes)
+        causes = [cause.hex() for cause in observation.causes]
+        chain.append(TraceLink(observation_id.hex(), depth, position, record.recorded_at, causes, observation))
+        waiting.extend((cause, depth + 1) for cause in observation.causes)
     return chain
 
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """The observation that set a value. observed_at in microseconds, recorded_at in milliseconds, id in hex."""
+    """The observation that set a value.
 
-    observation: str
+    Attributes:
+        observation_id: Its id, in hex.
+        observed_at: In microseconds since 1970.
+        recorded_at: In milliseconds since 1970.
+    """
+
+    observation_id: str
     observed_at: int
     recorded_at: int
     source: Source
@@ -139,9 +151,9 @@ class EntityView:
             field: The field's first name.
             key: One key of a map or one element of a union; None for the whole field.
         """
-        return trace(self._log, self._cut, self.held_by(field, key))
+        return trace(self._log, self._cut, self.observations_of(field, key))
 
-    def held_by(self, field: str, key: str | None = None) -> list[bytes]:
+    def observations_of(self, field: str, key: str | None = None) -> list[bytes]:
         """Return which observations set a field's value.
 
         Args:

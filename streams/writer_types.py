@@ -22,7 +22,9 @@ _UNREGISTERED = -1
 class EncodedObservation(NamedTuple):
     """An observation that was checked and encoded under a definition.
 
-    data: its framed bytes, with any wire id. blobs: the contents that it names, by their SHA-256.
+    Attributes:
+        data: Its framed bytes, with any wire id.
+        blobs: The contents that it names, by their SHA-256.
     """
 
     entity: str

@@ -30,8 +30,8 @@ FACADES = {
     "refold.otel": {"Span", "export", "spans"},
     "refold.openai_agents": {"RefoldSession", "RefoldTracingProcessor"},
     "refold.sink": {
-        "Batch", "Cut", "EntityState", "HistoryStep", "Load", "Row", "Sink", "SinkBusy", "SinkRefused",
-        "SnapshotSink", "formatter", "keep_snapshots", "keep_up", "packed", "parse_cut",
+        "Batch", "Cut", "EntityState", "HistoryStep", "Load", "Row", "Sink", "SinkBusy", "SinkRefused", "SinkReport",
+        "SinkWatch", "SnapshotSink", "formatter", "keep_snapshots", "keep_up", "open_sink", "packed", "parse_cut",
     },
     "refold.testing.sinks": {
         "FollowedLog", "ServedConformance", "SinkConformance", "SinkSamples", "Store", "StoreContent",
@@ -42,9 +42,9 @@ FACADES = {
     },
 }  # fmt: skip
 METHODS = {
-    "blob", "changes", "close", "collect", "diff", "flush", "history", "link", "mark", "observe", "pin", "point",
-    "port", "put_blob", "rebuild", "recover", "register", "retract", "snapshot", "snapshots", "state", "states", "take",
-    "take_encoded", "types", "unlink", "unpin", "verify",
+    "append", "append_encoded", "blob", "changes", "close", "collect", "diff", "flush", "history", "link", "mark",
+    "observe", "pin", "point", "port", "put_blob", "rebuild", "recover", "register", "retract", "snapshot",
+    "snapshots", "state", "states", "types", "unlink", "unpin", "verify",
 }  # fmt: skip
 
 

@@ -18,7 +18,9 @@ from refold.streams.log.port import observation_in
 class FoldedState(Protocol):
     """The state folded from one entity's observations.
 
-    offset: the offset up to which its partition was read. ids: of its observations, in log order.
+    Attributes:
+        offset: The offset up to which its partition was read.
+        ids: The ids of its observations, in log order.
     """
 
     offset: int

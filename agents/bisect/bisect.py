@@ -38,10 +38,12 @@ Tested = Callable[[Commit, BisectResult], None]
 
 
 class BisectionReport(NamedTuple):
-    """The result. suspects: the first bad commit; or several, if the commits between could not be replayed.
+    """The result.
 
-    finding: how the first commit in that list, the oldest one known to be bad, differs. tested: every replayed commit,
-    in the order of the search.
+    Attributes:
+        suspects: The first bad commit; or several, if the commits between could not be replayed.
+        finding: How the first of these commits, the oldest one known to be bad, differs.
+        tested: All replayed commits with their results, in the order of the search.
     """
 
     suspects: tuple[Commit, ...]

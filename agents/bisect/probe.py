@@ -32,10 +32,14 @@ from refold.agents.replay.unrecorded import Unrecorded
 
 
 class BisectResult(msgspec.Struct, frozen=True, kw_only=True):
-    """The result. lines: for people. step: where it differs, None if it differs only at the end or not at all.
+    """The result.
 
-    status: `same` if the code did what was recorded, `parted` if it did not, `unusable` if this commit cannot be
-    judged. refused: why the process could not be confined; then no code was run.
+    Attributes:
+        lines: The result in lines for people.
+        step: The step where it differs; None if it differs only at the end or not at all.
+        status: `same` if the code did what was recorded, `parted` if it did not, `unusable` if this commit cannot be
+            judged.
+        refused: Why the process could not be confined; then no code was run.
     """
 
     status: Literal["same", "parted", "unusable"]

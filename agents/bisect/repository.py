@@ -20,14 +20,23 @@ FOLDER = "refold-bisect-"
 
 
 class Commit(NamedTuple):
-    """A commit. id: the full hash. subject: the first line of its message."""
+    """A commit.
+
+    Attributes:
+        id: The full hash.
+        subject: The first line of its message.
+    """
 
     id: str
     subject: str
 
 
 class Repository:
-    """The repository that contains a folder. inside: that folder, relative to the top of the work tree."""
+    """The repository that contains a folder.
+
+    Attributes:
+        inside: The given folder, relative to the top of the work tree.
+    """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder

@@ -35,7 +35,12 @@ _DEFAULT_PROVIDER = "openai"
 
 
 class AgentPlace(NamedTuple):
-    """The position of a known agent in a command. name: CLAUDE or CODEX. at: the index of its first argument."""
+    """The position of a known agent in a command.
+
+    Attributes:
+        name: CLAUDE or CODEX.
+        at: The index of its first argument.
+    """
 
     name: str
     at: int
@@ -44,8 +49,11 @@ class AgentPlace(NamedTuple):
 class ProviderSettings(NamedTuple):
     """The provider in an agent's own settings; empty if they name none.
 
-    variables: that Claude Code's settings set. provider: of Codex, if it is not OpenAI. upstream: the base URL of
-    Codex's provider; "" if it is OpenAI's API, or unknown. has_login: whether Codex has a login.
+    Attributes:
+        variables: The variables that Claude Code's settings set.
+        provider: The provider of Codex, if it is not OpenAI.
+        upstream: The base URL of Codex's provider; "" if it is OpenAI's API, or unknown.
+        has_login: Whether Codex has a login.
     """
 
     variables: Mapping[str, str] = MappingProxyType({})

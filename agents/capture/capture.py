@@ -35,11 +35,18 @@ WHY_MAX = 2_000
 class CaptureSettings(NamedTuple):
     """How to capture.
 
-    log_url: with an absolute path. open_log: opens it. spool: the root of spools, None for the default. settings:
-    recorded with each run, along with its spool. silence_s, body_bytes_max: as for Proxy. runtime: clock and ids; None
-    for this machine's. parents: recordings whose forks are captured. replaying: answers requests until the first that
-    is not recorded. policy: the rules for requests. resumed: the id that is resumed; the parents are its recorded runs,
-    and the policy counts their calls (resumed.py).
+    Attributes:
+        log_url: The log's URL, with an absolute path.
+        open_log: Opens the log.
+        spool: The root of spools, None for the default.
+        settings: The settings that are recorded with each run, along with its spool.
+        silence_s, body_bytes_max: As in Proxy.
+        runtime: The clock and the ids; None for this machine's.
+        parents: The recordings whose forks are captured.
+        replaying: Answers requests from recordings, until the first that is not recorded.
+        policy: The rules for requests.
+        resumed: The id that is resumed; the parents are its recorded runs, and the policy counts their calls
+            (resumed.py).
     """
 
     log_url: str
@@ -78,7 +85,11 @@ class CaptureSettings(NamedTuple):
 
 
 class Capture:
-    """One capture. It has started when the constructor returns. url: of its proxy."""
+    """One capture. It has started when the constructor returns.
+
+    Attributes:
+        url: The URL of its proxy.
+    """
 
     def __init__(self, settings: CaptureSettings, upstreams: Mapping[str, str]) -> None:
         """Start the capture.

@@ -37,9 +37,15 @@ TURN = "turn"
 class CapturedSession:
     """One session's run.
 
-    reply: the answer to the last turn. ends_at: the hash of the last turn's messages. keys: of its turns, in order.
-    has_twin: whether a turn of it may be a step of another run. begun_at: microseconds. spool: the name of the folder
-    that its first exchange was in. size: of its last exchange, bytes. stored: its exchanges, by when they began.
+    Attributes:
+        reply: The answer to the last turn.
+        ends_at: The hash of the last turn's messages.
+        keys: The keys of its turns, in order.
+        has_twin: Whether a turn of it may be a step of another run.
+        begun_at: When the run began, in microseconds since 1970.
+        spool: The name of the folder that its first exchange was in.
+        size: The size of its last exchange, in bytes.
+        stored: Its stored exchanges, by when they began, in microseconds since 1970.
     """
 
     def __init__(self, captured: CapturedRun, head: Recording, spool: str) -> None:

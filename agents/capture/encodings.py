@@ -24,7 +24,8 @@ NAMES = {"gzip": "gzip", "x-gzip": "gzip", "deflate": "deflate", "br": "br", "zs
 class Undecodable(InputError):
     """A body cannot be decoded as its header says.
 
-    kind: whether the encoding is unknown, the body is damaged, or it is too long.
+    Attributes:
+        kind: Whether the encoding is unknown, the body is damaged, or it is too long.
     """
 
     def __init__(self, kind: Literal["unsupported", "undecodable", "oversize"], message: str) -> None:
@@ -42,7 +43,11 @@ class Layer(Protocol):
 
 
 class Decoder:
-    """Decodes one body. produced: the bytes decoded so far."""
+    """Decodes one body.
+
+    Attributes:
+        produced: The number of bytes decoded so far.
+    """
 
     def __init__(self, header: str | None) -> None:
         """Create the decoder of a header Content-Encoding.

@@ -26,7 +26,11 @@ from refold.agents.journal.record import Recording, Step
 
 
 class ForkedTurn(NamedTuple):
-    """A turn of a recording from which a conversation continues. step: its number, 0: before the first."""
+    """A turn of a recording from which a conversation continues.
+
+    Attributes:
+        step: The number of its step; 0: before the first.
+    """
 
     parent: Recording
     step: int

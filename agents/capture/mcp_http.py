@@ -45,7 +45,11 @@ _posts = itertools.count(1)
 
 
 class McpHttpTee:
-    """A tee. It is running when the constructor returns. url: what the client is given in place of the server's."""
+    """A tee. It is running when the constructor returns.
+
+    Attributes:
+        url: The URL that the client is given in place of the server's.
+    """
 
     def __init__(self, settings: CaptureSettings, url: str) -> None:
         """Start the tee.

@@ -26,7 +26,11 @@ BY_METHOD = frozenset({"initialize", "server/discover", "tools/list", "resources
 
 
 class RecordedSession:
-    """Answers from a run. unrecorded: the requests that it does not have."""
+    """Answers from a run.
+
+    Attributes:
+        unrecorded: The requests that it does not have.
+    """
 
     def __init__(self, recording: Recording, redact: Redact | None) -> None:
         self.unrecorded: list[str] = []

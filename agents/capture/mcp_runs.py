@@ -63,7 +63,12 @@ class McpRuns(Sessions):
 
 
 class McpRun:
-    """One session's run. stored: its exchanges, by when they began. last_at: microseconds."""
+    """One session's run.
+
+    Attributes:
+        stored: Its stored exchanges, by when they began, in microseconds since 1970.
+        last_at: When its last exchange ended, or when the run was taken up again, in microseconds since 1970.
+    """
 
     def __init__(self, captured: CapturedRun, agent: str) -> None:
         self.run = captured.id

@@ -64,7 +64,11 @@ _SERVER_ENDED = Broken("ServerEnded", "the server ended, and had not answered")
 
 
 class Pending(NamedTuple):
-    """A request that has no answer yet, by which its answer is found. number: distinguishes requests of one id."""
+    """A request that has no answer yet, by which its answer is found.
+
+    Attributes:
+        number: A number that distinguishes requests of one id.
+    """
 
     channel: str
     id: str

@@ -23,7 +23,12 @@ Body = Callable[[object], Plain]
 
 
 class MessageClass(NamedTuple):
-    """One class of messages. take: converts it to JSON, given a function for the body. make: creates it from that."""
+    """One class of messages.
+
+    Attributes:
+        take: Converts a message to JSON, given a function that converts its body.
+        make: Creates a message of this class from its JSON.
+    """
 
     module: str
     name: str

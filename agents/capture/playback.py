@@ -59,7 +59,11 @@ RULES: Mapping[str, Callable[[Any], Any]] = {
 
 
 class RecordedExchange:
-    """One exchange of a recording. step: the step of its run."""
+    """One exchange of a recording.
+
+    Attributes:
+        step: The number of its step in the run.
+    """
 
     def __init__(self, run: str, step: int, call: Call) -> None:
         self.run = run
@@ -83,7 +87,11 @@ def exchanges_in(recordings: Iterable[Recording]) -> list[RecordedExchange]:
 
 
 class RecordedUpstream:
-    """Answers from recordings. served, unrecorded: how many requests were answered, and how many were not."""
+    """Answers from recordings.
+
+    Attributes:
+        served, unrecorded: How many requests were answered, and how many were not.
+    """
 
     def __init__(
         self, recordings: Iterable[Recording], redact: Redact | None = None, *, is_paced: bool = False,

@@ -54,7 +54,11 @@ _VERSION = "/v1"
 
 
 class Variable(NamedTuple):
-    """A variable by which a program finds its provider. has_version: whether it holds the URL with its /v1."""
+    """A variable by which a program finds its provider.
+
+    Attributes:
+        has_version: Whether it holds the URL with its /v1.
+    """
 
     name: str
     provider: str
@@ -78,8 +82,12 @@ _PASSED_ON = (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, sig
 
 
 class ProgramSettings(NamedTuple):
-    """How a program is pointed at a proxy. variables: environment variables to set. arguments: the whole command.
-    switches: those of the arguments that were inserted.
+    """How a program is pointed at a proxy.
+
+    Attributes:
+        variables: The environment variables to set.
+        arguments: The whole command.
+        switches: The switches among the arguments that were inserted.
     """
 
     variables: dict[str, str]

@@ -14,8 +14,10 @@ from refold.agents.capture.exchange import Broken
 class ProxiedExchange(Protocol):
     """The copy of one request that is being forwarded, and of its response.
 
-    url: where it is forwarded to. has_body: whether its body was already read. agent_left: the error by which the
-    request's body ended early.
+    Attributes:
+        url: Where it is forwarded to.
+        has_body: Whether its body was already read.
+        agent_left: The error by which the request's body ended early.
     """
 
     url: str

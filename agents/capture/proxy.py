@@ -426,7 +426,11 @@ _AGENT_LEFT = Broken("AgentLeft", "the agent hung up before a response came")
 
 
 class _Body:
-    """The copy of a response's body, decoded if possible, else as received. last_event: detects a stream's last one."""
+    """The copy of a response's body, decoded if possible, else as received.
+
+    Attributes:
+        last_event: Detects a stream's last event.
+    """
 
     def __init__(self, encoding: str | None, content_type: str, known: tuple[bytes, ...], bytes_max: int) -> None:
         self._bytes_max = bytes_max

@@ -71,7 +71,11 @@ class _Server(web.Server):
 
 
 class LoopbackServer:
-    """A server. It is running when the constructor returns. url: its URL."""
+    """A server. It is running when the constructor returns.
+
+    Attributes:
+        url: Its URL.
+    """
 
     def __init__(self, handling: Callable[[], CaptureHandler], host: str = "127.0.0.1", port: int = 0) -> None:
         """Start the server.

@@ -76,8 +76,10 @@ _LOOSE = "calls that are no turn of a conversation"
 class SessionLimits:
     """Bounds of what is held.
 
-    live: sessions in memory. live_bytes: bytes of their last exchanges. loose_steps: steps of a run of calls that are
-    no turn.
+    Attributes:
+        live: The number of sessions in memory.
+        live_bytes: The total size of their last exchanges, in bytes.
+        loose_steps: The number of steps of a run of calls that are no turn.
     """
 
     live: int = 256
@@ -86,14 +88,23 @@ class SessionLimits:
 
 
 class EndedRuns(NamedTuple):
-    """The runs that ended. runs: the ids of at most NAMED_MAX; one beyond these that is resumed counts again."""
+    """The runs that ended.
+
+    Attributes:
+        runs: The ids of at most NAMED_MAX of them. A run beyond these that is resumed counts again.
+        total: The number of runs.
+    """
 
     total: int
     runs: list[str]
 
 
 class Sessions:
-    """The sessions of one open log. kind: the kind of their runs."""
+    """The sessions of one open log.
+
+    Attributes:
+        kind: The kind of their runs.
+    """
 
     kind = CAPTURED
 

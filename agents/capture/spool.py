@@ -64,7 +64,12 @@ _END = tuple[str, Literal["whole", "broken", "left", "none"], int | float, Broke
 
 
 class MissedExchanges(msgspec.Struct):
-    """Exchanges that were not kept. id: of the run that reports them. first_at, last_at: microseconds since 1970."""
+    """Exchanges that were not kept.
+
+    Attributes:
+        id: The id of the run that reports them.
+        first_at, last_at: When the first and the last of them were missed, in microseconds since 1970.
+    """
 
     id: str = ""
     count: int = 0
@@ -82,8 +87,13 @@ _MISSED_FILE = MissedExchanges | tuple[MissedExchanges, MissedExchanges]
 
 
 class SpooledExchange(NamedTuple):
-    """One complete exchange. at: microseconds. failure: if there was no response, the reason that the agent's 502
-    gave. by: the step of another run that records the exchange too, RUN#N; "" if none said so."""
+    """One complete exchange.
+
+    Attributes:
+        at: When it began, in microseconds since 1970.
+        failure: Why there was no response, as the agent's 502 said; None if there was one.
+        by: The step of another run that records the exchange too, as RUN#N; "" if none said so.
+    """
 
     path: Path
     at: int

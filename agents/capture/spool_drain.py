@@ -42,8 +42,10 @@ _POLL_S = 0.2
 class StoredExchanges(NamedTuple):
     """The result.
 
-    waiting: the number of exchanges that are in the spool and not in the log. unanswered: the number of those for which
-    the provider sent no response. why: of the last of these, as the agent got it in its error.
+    Attributes:
+        waiting: The number of exchanges that are in the spool and not in the log.
+        unanswered: The number of stored exchanges for which the provider sent no response.
+        why: The reason for the last of these, as the agent got it in its error.
     """
 
     exchanges: int
@@ -55,7 +57,11 @@ class StoredExchanges(NamedTuple):
 
 
 class SpoolDrain:
-    """Stores this process's spool, and those of processes that are gone. say: shows a line to the user."""
+    """Stores this process's spool, and those of processes that are gone.
+
+    Args:
+        say: Shows a line to the user.
+    """
 
     def __init__(
         self, open_log: Callable[[], AgentLog], root: Path, spool: Spool, agent: str, settings: Plain,

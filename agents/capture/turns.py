@@ -50,9 +50,11 @@ _TEXT_KINDS = ("text", "input_text", "output_text")
 
 
 class ModelTurn(NamedTuple):
-    """A request to a model. chain: a hash for each prefix of the conversation, from one message on.
+    """A request to a model.
 
-    follows: the id of the response that it continues, if the provider stores the conversation.
+    Attributes:
+        chain: A hash for each prefix of the conversation, from one message on.
+        follows: The id of the response that it continues, if the provider stores the conversation.
     """
 
     family: Family
@@ -62,7 +64,12 @@ class ModelTurn(NamedTuple):
 
 
 class ModelReply(NamedTuple):
-    """A model's answer. messages: in the form in which the next request repeats them. id: the response's."""
+    """A model's answer.
+
+    Attributes:
+        messages: The messages, in the form in which the next request repeats them.
+        id: The id of the response.
+    """
 
     messages: list[Any]
     calls: Sequence[ToolCall] = ()
@@ -75,7 +82,12 @@ TASK_CHARACTERS_MIN = 16
 
 
 class ToolResult(NamedTuple):
-    """The agent's result for a tool call. failed: whether it is marked as an error. tool: its name, if given."""
+    """The agent's result for a tool call.
+
+    Attributes:
+        failed: Whether it is marked as an error.
+        tool: The tool's name, if given.
+    """
 
     call_id: str
     output: str | None

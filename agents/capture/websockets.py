@@ -51,7 +51,11 @@ _LOST = Broken("ConnectionLost", "the provider's connection ended without a clos
 
 
 class HandshakeRefused(aiohttp.ClientError):
-    """The provider answered the handshake with a response. body: its body, as received."""
+    """The provider answered the handshake with a response.
+
+    Attributes:
+        body: The response's body, as received.
+    """
 
     def __init__(self, response: aiohttp.ClientResponse, body: bytes) -> None:
         super().__init__(f"status {response.status}")
@@ -106,7 +110,11 @@ def _is_of_handshake(name: str) -> bool:
 
 
 class _OpenExchange(NamedTuple):
-    """An exchange in progress. began_s: by the monotonic clock."""
+    """An exchange in progress.
+
+    Attributes:
+        began_s: When it began, by the monotonic clock, in seconds.
+    """
 
     spooling: SpoolWriter | None
     began_s: float

@@ -263,8 +263,12 @@ def _fork_json(a: Recording, b: Recording) -> Plain:
 
 
 class SelfCheck(NamedTuple):
-    """The result of comparing a run with its replay. altered: the numbers of the steps whose recorded hashes do not
-    match their content. is_altered: whether the run's own hash does not match."""
+    """The result of comparing a run with its replay.
+
+    Attributes:
+        altered: The numbers of the steps whose recorded hashes do not match their content.
+        is_altered: Whether the run's own hash does not match.
+    """
 
     run: str
     steps: int

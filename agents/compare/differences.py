@@ -25,7 +25,11 @@ from refold.agents.journal.record import Plain
 
 
 class Pair(NamedTuple):
-    """Indexes that belong together; None if the other side has no such item. same: by the stronger key."""
+    """Indexes that belong together; None if the other side has no such item.
+
+    Attributes:
+        same: Whether they are equal by the stronger key.
+    """
 
     a: int | None
     b: int | None
@@ -58,7 +62,11 @@ Op: TypeAlias = Literal["set", "add", "remove"]
 
 
 class FieldDifference(NamedTuple):
-    """One path at which two trees differ. a, b: the values; None on a side that has none."""
+    """One path at which two trees differ.
+
+    Attributes:
+        a, b: The values; None on a side that has none.
+    """
 
     path: str
     op: Op

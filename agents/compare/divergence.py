@@ -63,8 +63,10 @@ def why_of(what: What) -> Why:
 class Side(msgspec.Struct, frozen=True, kw_only=True):
     """One run at the place where they differ.
 
-    step: number of the step there; None if the run has none. call: position of the call in its attempt, counted from 1;
-    None if no single call is meant. value: the value there, a JSON tree.
+    Attributes:
+        step: The number of the step there; None if the run has none.
+        call: The position of the call in its attempt, counted from 1; None if no single call is meant.
+        value: The value there, a JSON tree.
     """
 
     run: str
@@ -76,7 +78,11 @@ class Side(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LaterDifference(msgspec.Struct, frozen=True, kw_only=True):
-    """A step after the first divergence that differs too. a, b: its numbers; None if a side has no such step."""
+    """A step after the first divergence that differs too.
+
+    Attributes:
+        a, b: Its numbers; None if a side has no such step.
+    """
 
     a: int | None
     b: int | None
@@ -86,10 +92,14 @@ class LaterDifference(msgspec.Struct, frozen=True, kw_only=True):
 class Divergence(msgspec.Struct, frozen=True, kw_only=True):
     """The first place where two runs differ.
 
-    step: the step's number, which is the same for both up to there; 0 for the inputs, None for how the runs ended.
-    only: the side ("a" or "b") that alone has the step or call, if any. differences: place by place. also: other
-    differences in the same step. later: the differing steps after it, aligned. forked: if one run is a fork of the
-    other, {"side", "parent", "at", "patch"}. within: where two nested runs differ; why is theirs.
+    Attributes:
+        step: The step's number, which is the same for both up to there; 0 for the inputs, None for how the runs ended.
+        only: The side ("a" or "b") that alone has the step or call, if any.
+        differences: The differences, place by place.
+        also: The other differences in the same step.
+        later: The later steps that differ too, aligned.
+        forked: If one run is a fork of the other, this fork as {"side", "parent", "at", "patch"}; else None.
+        within: Where two nested runs differ; `why` is then theirs.
     """
 
     step: int | None

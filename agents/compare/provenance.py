@@ -27,7 +27,11 @@ CAUSES_MAX = 3
 
 
 class FieldCauses(NamedTuple):
-    """One field on one side, the nearest observation first. key: for a map field, the key; else None."""
+    """One field on one side, the nearest observation first.
+
+    Attributes:
+        key: The key, for a map field; else None.
+    """
 
     side: Literal["a", "b"]
     entity: str
@@ -37,8 +41,13 @@ class FieldCauses(NamedTuple):
 
 
 class FieldProvenance(NamedTuple):
-    """The provenance of one field, as it is shown. links: the shown links of its chain. shared: how many others both
-    sides depend on. more: how many causes are left out."""
+    """The provenance of one field, as it is shown.
+
+    Attributes:
+        links: The shown links of its chain.
+        shared: How many others both sides depend on.
+        more: How many causes are left out.
+    """
 
     behind: FieldCauses
     links: tuple[TraceLink, ...]
@@ -92,8 +101,8 @@ def folded(behind: Sequence[FieldCauses]) -> list[FieldProvenance]:
         others = sides[0] if each.side == "b" else sides[1]
         alike = [other for other in others if (other.entity, other.field) == (each.entity, each.field)]
         alike = alike or (others if len(sides[0]) == len(sides[1]) == 1 else [])
-        known = {link.observation for other in alike for link in other.chain}
-        own = [link for link in each.chain if link.observation not in known]
+        known = {link.observation_id for other in alike for link in other.chain}
+        own = [link for link in each.chain if link.observation_id not in known]
         if all(link.depth for link in own):
             own = [*each.chain[:1], *own]  # the observation of the value, even if both sides depend on it
         near = [link for link in own if link.depth == 0]

@@ -96,8 +96,14 @@ def _forms(micros: Plain) -> tuple[Plain, ...]:
 
 
 class StepDifference(NamedTuple):
-    """One difference. a, b: the values. *_attempt, *_call: numbers of each side's attempt and call. within: for nested
-    runs, where these differ."""
+    """One difference.
+
+    Attributes:
+        a, b: The values.
+        a_call, b_call: The number of each side's call.
+        a_attempt, b_attempt: The number of each side's attempt.
+        within: For nested runs, where these differ.
+    """
 
     what: What
     a: Plain
@@ -112,8 +118,10 @@ class StepDifference(NamedTuple):
 class CompareRules(NamedTuple):
     """How strictly to compare.
 
-    exact: whether values that differ in every live run count too (see the module). within: compares two nested runs, by
-    their ids; False if the recording of one is missing. children_a, children_b: the recordings of these runs.
+    Attributes:
+        exact: Whether values that differ in every live run count too (see the module).
+        within: Compares two nested runs, by their ids; returns False if the recording of one is missing.
+        children_a, children_b: The recordings of each side's nested runs.
     """
 
     names: Renaming

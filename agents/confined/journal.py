@@ -76,7 +76,11 @@ OwnLine = StepBegun | AttemptFailed | StepEnded | Taken | Parted | RunEnded
 
 
 class ChildBegun(msgspec.Struct, tag=True):
-    """A nested run begins. head: raw, with its id and its parent's."""
+    """A nested run begins.
+
+    Attributes:
+        head: The raw head, with its id and its parent's.
+    """
 
     head: Recording
     given: RunOptions
@@ -161,7 +165,9 @@ def _left_out(thing: object) -> None:
 class JournalRecord:
     """Writes the lines of a fork into the log.
 
-    run, sink: the fork's own. begin_child: begins a nested run in the log.
+    Args:
+        run, sink: The run and the sink of the fork.
+        begin_child: Begins a nested run in the log.
     """
 
     def __init__(self, run: str, sink: RunSink, begin_child: BeginChild) -> None:
@@ -202,7 +208,7 @@ class JournalRecord:
 
         Args:
             failure: Why they end.
-            at: When, microseconds.
+            at: When they end, in microseconds since 1970.
         """
         while self._open:
             _, sink = self._open.popitem()

@@ -46,7 +46,11 @@ Step = tuple[int, int, int, int]
 
 
 class _Machine(NamedTuple):
-    """Constants from the kernel's headers for an architecture. denied: numbers of the calls that end the process."""
+    """Constants from the kernel's headers for an architecture.
+
+    Attributes:
+        denied: The numbers of the calls that end the process.
+    """
 
     name: int
     seccomp: int

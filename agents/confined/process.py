@@ -33,10 +33,13 @@ _FOLDERS = (str(Path(__file__).parent), str(Path(__file__).resolve().parent))
 
 
 class ProcessEnd(NamedTuple):
-    """How a confined process ended. lines: its output before its answer. If the other fields are None, it gave no
-    answer.
+    """How a confined process ended.
 
-    denied: the operation for which the kernel ended it. status: its exit status, as subprocess reports it.
+    Attributes:
+        lines: Its output before its answer.
+        answer: Its answer; None if it gave none.
+        denied: The operation for which the kernel ended it; None if there is none.
+        status: Its exit status, as subprocess reports it.
     """
 
     lines: tuple[bytes, ...]

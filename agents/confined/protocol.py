@@ -46,9 +46,14 @@ class ReadReply(msgspec.Struct, frozen=True):
 class Question(msgspec.Struct, frozen=True, kw_only=True):
     """A replay to be done. With `parent`, a fork of that run; the recording is then the fork's head.
 
-    entry: the agent, imported from the folder `base`. path: sys.path. redactor: an entry. redact: a pickled redactor.
-    key: the key of the redactor's tokens. golden: the answers of a golden trace that is not exact, by name. folder:
-    where files may be written.
+    Attributes:
+        entry: The agent, imported from the folder `base`.
+        path: The entries of sys.path.
+        redactor: The redactor's entry.
+        redact: The pickled redactor, in place of an entry.
+        key: The key of the redactor's tokens.
+        golden: The answers of a golden trace that is not exact, by name.
+        folder: The folder in which files may be written.
     """
 
     recording: Recording
@@ -110,8 +115,9 @@ class DepartureReply(msgspec.Struct, frozen=True, kw_only=True):
 class ChildReply(msgspec.Struct, frozen=True, kw_only=True):
     """The result: exactly one of refused, error, left and now is set, or none for a fork.
 
-    refused: why the process could not be confined; then no code was run. unheld: why its files were not confined; empty
-    if they were.
+    Attributes:
+        refused: Why the process could not be confined; then no code was run.
+        unheld: Why its files were not confined; empty if they were.
     """
 
     refused: str = ""

@@ -34,7 +34,11 @@ def run_of(token: str) -> str:
 
 @dataclass(slots=True)
 class Claim:
-    """A granted claim that is open. intended_at: microseconds."""
+    """A granted claim that is open.
+
+    Attributes:
+        intended_at: When the effect was intended, in microseconds since 1970.
+    """
 
     token: str
     intended_at: int
@@ -54,7 +58,11 @@ class Claim:
 
 @dataclass(slots=True)
 class Finished:
-    """The effect was carried out; result: as stored in the log, or None if it is not stored."""
+    """The effect was carried out.
+
+    Attributes:
+        result: The result as stored in the log; None if it is not stored.
+    """
 
     token: str
     result: Any = None
@@ -62,7 +70,12 @@ class Finished:
 
 @dataclass(slots=True)
 class FailedAttempt:
-    """How the last attempt failed. error: as stored in the log. at: microseconds."""
+    """How the last attempt failed.
+
+    Attributes:
+        error: The error as stored in the log.
+        at: When it failed, in microseconds since 1970; 0 if that is not recorded.
+    """
 
     token: str
     at: int = 0
@@ -79,8 +92,12 @@ class FailedAttempt:
 class EffectState:
     """The state of one effect below `offset` of the log; updated by `take`.
 
-    holder: the open claim. attempts: how many claims were granted. failures: how many of them failed since a person
-    last allowed new attempts. is_settled: whether `settled_at` is set; has_error: whether `error` is.
+    Attributes:
+        holder: The open claim.
+        attempts: How many claims were granted.
+        failures: How many claims failed since a person last allowed new attempts.
+        is_settled: Whether the effect's field `settled_at` is set.
+        has_error: Whether the effect's field `error` is set.
     """
 
     offset: int = 0

@@ -15,8 +15,10 @@ from refold.avro.errors import RefoldError
 class NotDone(RefoldError):
     """Raise it in a write tool when it is certain that nothing happened outside: the effect counts as failed.
 
-    retryable: whether another attempt may help. In a probe it means that the effect was not and will not be carried
-    out.
+    In a probe it means that the effect was not and will not be carried out.
+
+    Attributes:
+        retryable: Whether another attempt may help.
     """
 
     def __init__(self, message: str = "", *, retryable: bool = True) -> None:
@@ -38,7 +40,11 @@ class EffectUnknown(RefoldError):
 
 
 class EffectFailed(RefoldError):
-    """An effect did not take place and its attempts are used up. exception, message: of the last attempt."""
+    """An effect did not take place and its attempts are used up.
+
+    Attributes:
+        exception, message: The class and the message of the last attempt's exception.
+    """
 
     def __init__(self, key: str, attempts: int, exception: str, message: str) -> None:
         super().__init__(

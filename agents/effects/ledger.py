@@ -186,7 +186,12 @@ async def _await_answer(answer: Awaitable[Any]) -> Any:
 class Ledger:
     """The effects of a log. Several threads and tasks may use one.
 
-    log: used under `Log.lock`. now_micros, new_token, sleep: injected. The others: see EffectLog.
+    Args:
+        log: The log, used under `Log.lock`.
+        now_micros: Returns the time, in microseconds since 1970.
+        new_token: Returns a unique text at each call.
+        sleep: Waits for a number of seconds.
+        keeper, redact, new_source, start_of: As in EffectLog.
     """
 
     def __init__(

@@ -27,10 +27,15 @@ FATES = ("intended", "done", "failed", "released", "unknown")
 class Effect:
     """One effect. Times are microseconds since 1970, 0 if there is none.
 
-    status: one of FATES. run: the run that carried it out, or has the claim; runs: all that did. inputs, result, error,
-    retries: as stored in the log (Ledger.arguments and result decrypt them); an effect that is done has no error.
-    until: when the lease of the open claim ends. times_done: how many claims are recorded to have done it; if it is
-    above 1, somebody wrongly recorded for one that it was not done.
+    Attributes:
+        status: One of FATES.
+        run: The run that carried it out, or has the claim.
+        runs: All runs that did.
+        inputs, result, error, retries: The values as stored in the log (Ledger.arguments and result decrypt them). An
+            effect that is done has no error.
+        until: When the lease of the open claim ends.
+        times_done: How many claims are recorded to have done it; if it is above 1, somebody wrongly recorded for one
+            that it was not done.
     """
 
     key: str
@@ -58,7 +63,11 @@ class Effect:
 
 
 class EffectKey(NamedTuple):
-    """Selects a closed effect. status: "" for an open one, which only the log's order decides."""
+    """Selects a closed effect.
+
+    Attributes:
+        status: The status; "" for an open effect, whose status only the log's order decides.
+    """
 
     status: str
     tool: str

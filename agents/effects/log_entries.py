@@ -42,10 +42,14 @@ class OwnEntry(NamedTuple):
 class EffectLog:
     """Reads and writes effects in a log that several threads may use in turn.
 
-    keeper: seals private values under the key of the effect's run, and decrypts them; without it they are in clear.
-    redact: returns the parts of a JSON tree that may be written. new_source: returns the source of an observation;
-    without it, the order's agent and run, counted here. start_of: returns the offset in a partition before which
-    nothing was recorded of any requested effect; this saves reading from the log's beginning if it has no index.
+    Args:
+        keeper: Seals private values under the key of the effect's run, and decrypts them; without it they are in clear.
+        new_source: Returns the source of an observation; without it, the order's agent and run, counted here.
+        start_of: Returns the offset in a partition before which nothing was recorded of any requested effect; this
+            saves reading from the log's beginning if it has no index.
+
+    Attributes:
+        redact: Returns the parts of a JSON tree that may be written.
     """
 
     def __init__(

@@ -21,7 +21,9 @@ LEASE_S = 60.0
 class Done:
     """An effect was carried out: a probe returns it. A tool may return it too, to give a receipt.
 
-    result: the tool's result. receipt: the other side's own id of the effect.
+    Attributes:
+        result: The tool's result.
+        receipt: The other side's own id of the effect.
     """
 
     result: Any = None
@@ -32,8 +34,9 @@ class Done:
 class Performed:
     """The argument of an undo function: the effect that was carried out, and the key of the undo.
 
-    arguments: as the recorder stores them, {"kwargs": {...}}, with "args": [...] if any have no name. receipt: the
-    other side's own id, or "".
+    Attributes:
+        arguments: The arguments as the recorder stores them: {"kwargs": {...}}, with "args": [...] if any have no name.
+        receipt: The other side's own id of the effect; "" if there is none.
     """
 
     key: str
@@ -56,10 +59,14 @@ Undo: TypeAlias = Callable[[Performed], Any]
 class Order:
     """A request for one effect.
 
-    arguments: JSON, in the form in which it may be written. run, agent: who requests it. step: id of the step,
-    <run>#<n>. undo: the name of the function that undoes it, module:function. forked_from: for a fork's effect, the
-    parent's key. compensates: the key of the effect that this one undoes. redact: the redactor of its result and
-    errors, else the ledger's.
+    Attributes:
+        arguments: The arguments as JSON, in the form in which it may be written.
+        run, agent: The run and the agent that request it.
+        step: The id of the step, <run>#<n>.
+        undo: The name of the function that undoes it, module:function.
+        forked_from: For a fork's effect, the parent's key.
+        compensates: The key of the effect that this one undoes.
+        redact: The redactor of its result and errors; None: the ledger's.
     """
 
     key: str
@@ -78,11 +85,18 @@ class Order:
 class Terms:
     """How a tool may be tried.
 
-    attempts_max: over all restarts. backoff_ms: the wait after the first failed attempt, doubled for each further one
-    up to 30 s. lease_s: at least twice as long as a call may take to finish, including the other side; it counts from
-    the moment the effect was intended. Until it is over others wait for the claim's holder, and a probe's "not done" is
-    not believed; the call must begin in its first half. safe: exceptions of the tool that mean, as NotDone does, that
-    nothing happened outside; all others leave the effect unknown. InputError if a number is invalid.
+    Attributes:
+        attempts_max: How many attempts may be made, counted over all restarts.
+        backoff_ms: The wait after the first failed attempt, in milliseconds. It doubles with each further one, up to 30
+            s.
+        lease_s: A time at least twice as long as a call may take to finish, including the other side, in seconds. It
+            counts from the moment the effect was intended. Until it is over others wait for the claim's holder, and a
+            probe's "not done" is not believed. The call must begin in its first half.
+        safe: The exceptions of the tool that mean, as NotDone does, that nothing happened outside; all others leave the
+            effect unknown.
+
+    Raises:
+        InputError: A number is invalid.
     """
 
     attempts_max: int = ATTEMPTS_MAX

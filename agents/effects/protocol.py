@@ -89,8 +89,12 @@ class LeaseWait:
 
 
 class Outcome(NamedTuple):
-    """How an attempt ended. has_result: whether `result` is its result. error: the exception that the tool raised, if
-    any. unknown: the token of the claim that this left unknown.
+    """How an attempt ended.
+
+    Attributes:
+        has_result: Whether `result` is its result.
+        error: The exception that the tool raised, if any.
+        unknown: The token of the claim that this left unknown.
     """
 
     has_result: bool = False
@@ -100,7 +104,12 @@ class Outcome(NamedTuple):
 
 
 class Protocol:
-    """Carries out orders. now_micros: the clock. new_token: returns unique texts. Both are injected."""
+    """Carries out orders.
+
+    Args:
+        now_micros: Returns the time, in microseconds since 1970.
+        new_token: Returns a unique text at each call.
+    """
 
     def __init__(self, book: EffectLog, now_micros: Callable[[], int], new_token: Callable[[], str]) -> None:
         self._book = book

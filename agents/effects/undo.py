@@ -31,7 +31,11 @@ Perform: TypeAlias = Callable[[Order, Callable[[str], object], Terms], Plain]
 
 @dataclass(frozen=True, slots=True)
 class UndoResult:
-    """The result for one effect of the run. why: why it is not undone; empty if it is undone."""
+    """The result for one effect of the run.
+
+    Attributes:
+        why: Why it is not undone; empty if it is undone.
+    """
 
     key: str
     tool: str

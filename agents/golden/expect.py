@@ -48,9 +48,11 @@ _SPLIT = re.compile(
 class Expectation(msgspec.Struct, frozen=True, kw_only=True):
     """One parsed expectation.
 
-    name: of what is checked: a word of the language, or, if `tool` is set, a tool. step: for state, the step after
-    which it is checked; None: the end. path: keys and indexes into a value. value: to compare with; for a sequence a
-    list of names.
+    Attributes:
+        name: What is checked: a word of the language, or a tool if `is_tool` is set.
+        step: For a state, the step after which it is checked; None: the end.
+        path: The keys and indexes into a value.
+        value: The value to compare with; for a sequence a list of names.
     """
 
     text: str

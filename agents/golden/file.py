@@ -162,7 +162,11 @@ def is_exact(expect: Iterable[str]) -> bool:
 
 
 class Golden(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True, forbid_unknown_fields=True):
-    """One golden trace. run: chained. See the module for the rest."""
+    """One golden trace. The module describes the other attributes.
+
+    Attributes:
+        run: The run, chained.
+    """
 
     name: str
     description: str = ""

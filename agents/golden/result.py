@@ -28,8 +28,9 @@ class UnmetExpectation:
 class CheckResult:
     """How today's agent did.
 
-    stopped: the request that had no answer, "" if there is none. parting: the first difference from what was recorded,
-    if the run reached its end.
+    Attributes:
+        stopped: The request that had no answer, "" if there is none.
+        parting: The first difference from what was recorded, if the run reached its end.
     """
 
     golden: Golden

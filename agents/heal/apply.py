@@ -67,9 +67,12 @@ NOT_HEALED = ("unknown_effect", "question")
 class HealSetting:
     """How the agent's code is run.
 
-    entry: its name, module:function, in place of the one that the run names. drive: runs an agent's function to its
-    end, and returns the exception that it raised, if any. redact: the redactor of the recording. base: the folder that
-    code is found from. supervised: the agent in whose place this process heals its runs.
+    Attributes:
+        entry: Its name, module:function, in place of the one that the run names.
+        drive: Runs an agent's function to its end, and returns the exception that it raised, if any.
+        redact: The redactor of the recording.
+        base: The folder that code is found from.
+        supervised: The agent in whose place this process heals its runs.
     """
 
     drive: Callable[[Run, Agent], Exception | None]
@@ -339,7 +342,7 @@ class Healer:
         reason = f"the copy does not satisfy {', '.join(missed)}" if missed else "the copy satisfies what is expected"
         if missed and error is not None:
             reason += f"; it ended with {type(error).__name__}"
-        last = log.state(run_entity(fork.run)).held_by("outcome")
+        last = log.state(run_entity(fork.run)).observations_of("outcome")
         attempt.note("refuted" if missed else "proved", reason, proof=fork.run, checks=checks, causes=[last[0].hex()],
                      **_cost(healing, [fork]))  # fmt: skip
 
@@ -396,7 +399,7 @@ class Healer:
         if not is_itself:
             log.link(run_entity(healing.run), LINK, run_entity(ended.run), source=SOURCE, causes=[healing.last])
         proof = [log.recording(healing.proof)] if healing.proof else []
-        last = log.state(run_entity(ended.run)).held_by("status")
+        last = log.state(run_entity(ended.run)).observations_of("status")
         cost = _cost(healing, [*proof, ended])
         attempt.note("healed" if is_healed else "failed", reason, causes=[last[0].hex()], **cost)
 

@@ -44,7 +44,12 @@ BY_POLICY = frozenset({class_name(PolicyDenied), class_name(ApprovalNeeded)})
 
 
 class Denial(NamedTuple):
-    """A recorded denial. step: the number of its step. steps: the steps that it rested on, as RUN#NUMBER."""
+    """A recorded denial.
+
+    Attributes:
+        step: The number of its step.
+        steps: The steps that it rested on, as RUN#NUMBER.
+    """
 
     step: int
     call: str
@@ -56,7 +61,11 @@ class Denial(NamedTuple):
 
 
 class StaleRead(NamedTuple):
-    """A read of an entity that the log now has newer observations of. fields: those that differ."""
+    """A read of an entity that the log now has newer observations of.
+
+    Attributes:
+        fields: The fields that differ.
+    """
 
     step: int
     entity: str
@@ -65,7 +74,11 @@ class StaleRead(NamedTuple):
 
 
 class GoldenDivergence(NamedTuple):
-    """The point at which a run departs from a golden trace. step: its number; 0 for the inputs; None for its end."""
+    """The point at which a run departs from a golden trace.
+
+    Attributes:
+        step: The number of the step; 0 for the inputs, None for the end.
+    """
 
     golden: str
     step: int | None
@@ -75,9 +88,12 @@ class GoldenDivergence(NamedTuple):
 class Evidence(NamedTuple):
     """The evidence on a run that the log holds.
 
-    observations: by entity, the observation that says how the run or the step ended, or that it began. loop: when calls
-    are a loop. questions: the ids of its open questions. unknown: the keys of its writes of unknown status. held: by
-    which live process the run is run or healed, in words; empty if no lease says so.
+    Attributes:
+        observations: For each entity, the observation that says how the run or the step ended, or that it began.
+        loop: The limit that says when calls are a loop.
+        questions: The ids of its open questions.
+        unknown: The keys of its writes whose status is unknown.
+        held: The live process that runs or heals the run, in words; empty if no lease says so.
     """
 
     recording: Recording
@@ -94,9 +110,12 @@ class Evidence(NamedTuple):
 class RunFinding(NamedTuple):
     """One thing that went wrong.
 
-    name: the class of an error, a tool, a rule, an entity, a golden trace or an effect's key. said: in words, without
-    contents of the run. at: the last good step before it; 0: before the first. steps: what it rests on, as RUN#NUMBER.
-    observations: ids in hex.
+    Attributes:
+        name: The class of an error, a tool, a rule, an entity, a golden trace, or the key of an effect.
+        said: What happened, in words, without contents of the run.
+        at: The number of the last good step before it; 0: before the first.
+        steps: The steps that it rests on, as RUN#NUMBER.
+        observations: The observations that it rests on, by their ids in hex.
     """
 
     kind: FindingKind
@@ -110,7 +129,9 @@ class RunFinding(NamedTuple):
 class Diagnosis(NamedTuple):
     """The findings on a run that went wrong, the most specific one first.
 
-    outcome: how it ended; `running` if it did not. held: which live process runs or heals it; nobody else may.
+    Attributes:
+        outcome: How it ended; `running` if it did not.
+        held: Which live process runs or heals it; nobody else may.
     """
 
     run: str

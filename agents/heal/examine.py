@@ -33,7 +33,7 @@ def examine(
     Args:
         log: The log.
         run: The run's id.
-        policy: The policy that says what a loop is [the default limits].
+        policy: The policy that says what a loop is; None for the default limits.
         golden: Golden traces that the run may depart from.
         supervised: The agent in whose place this process heals the run.
 
@@ -88,7 +88,7 @@ def _observations(log: AgentLog, run: Recording) -> Mapping[str, str]:
 def _holder(view: EntityView, *fields: str) -> str:
     """Return the observation that set the first of some fields that has a value."""
     field = next((each for each in fields if each in view.tree["fields"]), None)
-    return "" if field is None else view.held_by(field)[0].hex()
+    return "" if field is None else view.observations_of(field)[0].hex()
 
 
 def _denials(log: AgentLog, run: Recording) -> Iterator[Denial]:
@@ -113,7 +113,7 @@ def _stale(log: AgentLog, run: Recording) -> Iterator[StaleRead]:
                 continue
             fields = tuple(dict.fromkeys(one.field for one in each.differing))
             there = [name for name in fields if name in each.held.tree["fields"]]
-            ids = dict.fromkeys(held.hex() for name in there for held in each.held.held_by(name))
+            ids = dict.fromkeys(held.hex() for name in there for held in each.held.observations_of(name))
             yield StaleRead(each.read.step, each.read.entity, fields, tuple(ids))
 
 

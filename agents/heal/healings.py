@@ -29,8 +29,12 @@ OPEN = frozenset({"begun", "proved", "waiting", "resuming"})
 
 
 class Healing(NamedTuple):
-    """One attempt as it is recorded. Times are microseconds since 1970, 0 if there is none; checks: (what, whether it
-    was satisfied). last: the observation of its status."""
+    """One attempt as it is recorded. Times are microseconds since 1970, 0 if there is none.
+
+    Attributes:
+        checks: Each check as {"check", "satisfied"}: what was checked, and whether it was satisfied.
+        last: The id of the observation of its status, in hex; empty if it has no status.
+    """
 
     id: str
     run: str
@@ -178,7 +182,8 @@ def _healing(view: EntityView) -> Healing:
         reason=text("reason"), proof=text("proof"), checks=tuple(_list(fields.get("checks"))),
         question=text("question"), healed_by=text("healed_by"), input_tokens=micros("input_tokens"),
         output_tokens=micros("output_tokens"), cost_usd=fields.get("cost_usd"), started_at=micros("started_at"),
-        ended_at=micros("ended_at"), last=view.held_by("status")[0].hex() if "status" in view.tree["fields"] else "",
+        ended_at=micros("ended_at"),
+        last=view.observations_of("status")[0].hex() if "status" in view.tree["fields"] else "",
     )  # fmt: skip
 
 

@@ -28,7 +28,8 @@ GROUP = "refold.remedies"
 class RemedyChange(NamedTuple):
     """Changes with which a run continues: of its state by path, and arguments of its calls by name, as in a fork.
 
-    at: the step after which it continues [the last good step].
+    Attributes:
+        at: The step after which it continues; None for the last good step.
     """
 
     state: Mapping[str, Any] = {}

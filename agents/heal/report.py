@@ -21,9 +21,12 @@ class RemedyCount(NamedTuple):
 class FailureCount(NamedTuple):
     """One kind of failure.
 
-    runs: how many runs had it. healed: how many of them were healed. stopped: how many are left to a person: their last
-    attempt is `stopped`. input_tokens, output_tokens, cost_usd: of all attempts; cost_usd is None if no model of them
-    has a price.
+    Attributes:
+        runs: How many runs had it.
+        healed: How many of them were healed.
+        stopped: How many are left to a person: their last attempt is `stopped`.
+        input_tokens, output_tokens, cost_usd: The sums of all attempts; cost_usd is None if no model of them has a
+            price.
     """
 
     failure: str

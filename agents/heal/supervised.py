@@ -47,7 +47,10 @@ _LOOK_S = 1.0
 class HealingKind(NamedTuple):
     """The key by which attempts are counted; its members are the labels of the metric.
 
-    finding: the kind of the finding. remedy: the remedy's name. status: in which the attempts ended.
+    Attributes:
+        finding: The kind of the finding.
+        remedy: The remedy's name.
+        status: The status in which the attempts ended.
     """
 
     finding: str

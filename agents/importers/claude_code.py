@@ -109,7 +109,10 @@ class _Children:
 class _OpenMessage:
     """An unfinished message, which may continue on later lines.
 
-    message: its content so far. lines: the other members of each of its lines. place: FILE:LINE of the first line.
+    Attributes:
+        message: Its content so far.
+        lines: The other members of each of its lines.
+        place: The place of the first line, as FILE:LINE.
     """
 
     message: dict[str, Any]
@@ -121,9 +124,12 @@ class _OpenMessage:
 class _Lines:
     """The lines of one agent.
 
-    made: its messages, in order. calls: the id of the call that started a subagent, by the subagent's id. prompts: the
-    id of a call, by its prompt. constant: the members that every line repeats. opened: messages that later lines may
-    continue, by message id.
+    Attributes:
+        made: Its messages, in order.
+        calls: The id of the call that started a subagent, by the subagent's id.
+        prompts: The id of a call, by its prompt.
+        constant: The members that every line repeats.
+        opened: The messages that later lines may continue, by message id.
     """
 
     session: str

@@ -142,9 +142,13 @@ def import_conversation(
 class _Step:
     """An unfinished step.
 
-    at: the time of its newest event, microseconds. is_timed: whether the source has a time for it. observation: the
-    one that created the step. asked, results: the observations of its calls and of their results, by the call's
-    position. outputs: the results as text, by the call's position. failure: the newest failed call.
+    Attributes:
+        at: The time of its newest event, in microseconds since 1970.
+        is_timed: Whether the source has a time for it.
+        observation: The observation that created the step.
+        asked, results: The observations of its calls and of their results, by the call's position.
+        outputs: The results as text, by the call's position.
+        failure: The newest failed call.
     """
 
     number: int

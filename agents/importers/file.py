@@ -35,9 +35,11 @@ VALUES_FACTOR = 4
 class ImportFile:
     """One file to import. It is read several times.
 
-    name: the file's name in messages, if it is not the path. keys: from the option --map: the key that the file uses,
-    by the format's own key. unknown: for each kind, how many lines, spans and the like the importer did not understand
-    and stored unchanged. left_out: the same for those that it did not store.
+    Attributes:
+        name: The file's name in messages, if it is not the path.
+        keys: The key that the file uses, by the format's own key, from the option --map.
+        unknown: For each kind, how many lines, spans and the like the importer did not understand and stored unchanged.
+        left_out: For each kind, how many the importer did not store.
     """
 
     path: Path

@@ -47,9 +47,13 @@ class ToolCall:
 class Message:
     """A message. `content` is its text. Parts or other JSON are stored as canonical JSON; `content_type` says which.
 
-    said: only the text, if the content has parts. written_calls: the calls as the source has them. result: a tool's
-    verbatim answer. failed: whether the tool reported a failure; None if it did not say. at: the message's own time,
-    microseconds. extra: all other members.
+    Attributes:
+        said: The text alone, if the content has parts.
+        written_calls: The calls as the source has them.
+        result: A tool's answer, verbatim.
+        failed: Whether the tool reported a failure; None if it did not say.
+        at: The message's own time, in microseconds since 1970; None if it has none.
+        extra: All other members of the message.
     """
 
     role: str

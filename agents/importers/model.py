@@ -34,9 +34,11 @@ class Observe(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """A score that came with a conversation. `fields`: more fields of its evaluation entity.
+    """A score that came with a conversation.
 
-    of_replies: whether the assistant's words were judged as well as its write calls.
+    Attributes:
+        fields: Further fields of its evaluation entity.
+        of_replies: Whether the assistant's words were judged as well as its write calls.
     """
 
     score: float
@@ -49,17 +51,23 @@ class Judgement:
 class Conversation:
     """One conversation, of at least one message.
 
-    run: the run's id, from `ImportFile.run_of`. place: FILE:LINE, for error messages. input, output: what the run was
-    started with and what it returned, any JSON value; without an output, the last reply is the output.
-    outcome: empty if the source does not state it.
-    start: when it began, microseconds, if the source says so; default_start orders conversations without any time.
-    grows: the source is an agent's own transcript, and may hold more of it later. No observation of a part says how
-    long the whole is, and turns are matched with those of other records of the session (recordings/same_turns.py).
-    usage: more fields of the run's end, such as input_tokens.
-    parent: the id of the run that started this one. children: conversations that its calls started, each with the id of
-    the call, or an empty string if the call is not known; they are imported after it.
-    effect_of: returns whether a tool reads or writes, None if that is not known.
-    documents_of: returns the documents that a call's parsed result describes.
+    Attributes:
+        run: The run's id, from `ImportFile.run_of`.
+        place: The place for error messages, as FILE:LINE.
+        input, output: What the run was started with and what it returned, as JSON values. Without an output, the last
+            reply is the output.
+        outcome: The outcome; empty if the source does not state it.
+        start: When it began, in microseconds since 1970; None if the source does not say so.
+        default_start: The time that orders conversations without any time.
+        grows: Whether the source is an agent's own transcript, which may hold more of it later. Then no observation of
+            a part says how long the whole is, and turns are matched with those of other records of the session
+            (recordings/same_turns.py).
+        usage: Further fields of the run's end, such as input_tokens.
+        parent: The id of the run that started this one.
+        children: The conversations that its calls started, each with the id of the call, or an empty string if the call
+            is not known. They are imported after it.
+        effect_of: Returns whether a tool reads or writes; None if that is not known.
+        documents_of: Returns the documents that a call's parsed result describes.
     """
 
     run: str
@@ -89,12 +97,14 @@ class Conversation:
 class Importer:
     """A format of recorded conversations, and how it is read.
 
-    name: the value of --format. summary: one line of help.
-    recognise: describes a JSON value in a few words if it is of this format, else returns an empty string. It is called
-    with the first values of a file and must not raise.
-    read: yields the conversations of a file, the same each time, as a stream if the file is one. It raises InputError,
-    which names file and line.
-    keys: the keys that --map may rename.
+    Attributes:
+        name: The value of --format.
+        summary: One line of help.
+        recognise: Describes a JSON value in a few words if it is of this format, else returns an empty string. It is
+            called with the first values of a file and must not raise.
+        read: Yields the conversations of a file, the same each time, as a stream if the file is one. It raises
+            InputError, which names file and line.
+        keys: The keys that --map may rename.
     """
 
     name: str

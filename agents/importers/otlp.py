@@ -169,8 +169,10 @@ def _lower(identity: str) -> str:
 class Trace:
     """A trace that may be incomplete: the texts of its spans, each with the number of its resource.
 
-    resources: the number of each resource, by its text. logs: the text of each log record and its place, by its span's
-    id. size: characters of all texts.
+    Attributes:
+        resources: The number of each resource, by its text.
+        logs: The text of each log record and its place, by its span's id.
+        size: The number of characters of all texts.
     """
 
     id: str

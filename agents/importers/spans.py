@@ -88,9 +88,15 @@ _FLAT_MAX = 100_000
 
 @dataclass(frozen=True, slots=True)
 class ImportedSpan:
-    """One span. given: as it is written. attributes: the values by name. place: FILE:LINE of the span.
+    """One span.
 
-    started_at, ended_at: microseconds, None if the span has no such time. parent: the id of the parent span, or "".
+    Attributes:
+        given: The span as it is written.
+        attributes: The values of its attributes, by name.
+        place: The place of the span, as FILE:LINE.
+        started_at, ended_at: When it began and when it ended, in microseconds since 1970; None if the span has no such
+            time.
+        parent: The id of the parent span; "" if there is none.
     """
 
     trace_id: str

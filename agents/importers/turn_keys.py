@@ -19,8 +19,13 @@ SYNTHETIC = "<synthetic>"
 
 
 class TranscriptTurns(NamedTuple):
-    """The turns of an imported run. keys: by the number of their step. caller: the action that began the run, if any,
-    as TYPE/ID. calls: the action of each tool call, by the call's id."""
+    """The turns of an imported run.
+
+    Attributes:
+        keys: The keys of the turns, by the number of their step.
+        caller: The action that began the run, if any, as TYPE/ID.
+        calls: The action of each tool call, by the call's id.
+    """
 
     run: str
     keys: Mapping[int, str]

@@ -31,7 +31,9 @@ SHOWN_MAX = 100
 class Difference(NamedTuple):
     """One path at which two trees differ.
 
-    path: such as `kwargs.order.items[2]`; "" for the whole tree. left, right: the values; ABSENT if there is none.
+    Attributes:
+        path: The path, such as `kwargs.order.items[2]`; "" for the whole tree.
+        left, right: The values; ABSENT if there is none.
     """
 
     path: str

@@ -59,7 +59,11 @@ _ADVICE = "use its parts: JSON values, a dataclass, a pydantic model"
 
 
 class _NotRecordable(Exception):
-    """A value cannot be recorded. path: its position, from the innermost part outwards."""
+    """A value cannot be recorded.
+
+    Attributes:
+        path: The value's position, from the innermost part outwards.
+    """
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)

@@ -56,8 +56,9 @@ class _Struct(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 class RecordedRequest(_Struct, frozen=True):
     """A request. `hash` identifies it: equal requests have equal hashes.
 
-    ignored: paths in the request that are not compared (journal/volatile.py). found_by: the value that is compared
-    instead of the request.
+    Attributes:
+        ignored: The paths in the request that are not compared (journal/volatile.py).
+        found_by: The value that is compared instead of the request.
     """
 
     kind: Kind
@@ -89,10 +90,14 @@ class RecordedRequest(_Struct, frozen=True):
 
 
 class Failure(_Struct, frozen=True):
-    """How something failed. exception: the class by its qualified name (`builtins.TimeoutError`).
+    """How something failed.
 
-    at: when, microseconds. tool, input, output: of the tool that failed, if one did. retryable: None if it is not
-    known. details: what else the exception held (recorder/exception_details.py); the chain of hashes does not cover it.
+    Attributes:
+        exception: The class, by its qualified name (`builtins.TimeoutError`).
+        at: When it failed, in microseconds since 1970.
+        tool, input, output: The tool that failed, if one did, with its input and its output.
+        retryable: Whether it may be tried again; None if that is not known.
+        details: What else the exception held (recorder/exception_details.py); the chain of hashes does not cover it.
     """
 
     exception: str
@@ -115,10 +120,13 @@ class Retry(_Struct, frozen=True):
 
 
 class Call(_Struct, frozen=True):
-    """One call. key: the idempotency key, if it had a write effect. source: `live` if it was really made.
+    """One call.
 
-    branch: the thread or task that made it, by where it was started (recorder/context.py); "" for the step's own code.
-    It distinguishes equal concurrent requests. The chain of hashes does not cover it.
+    Attributes:
+        key: The idempotency key, if it had a write effect.
+        source: `live` if it was really made, `recorded` if a recording answered it.
+        branch: The thread or task that made it, by where it was started (recorder/context.py); "" for the step's own
+            code. It distinguishes equal concurrent requests. The chain of hashes does not cover it.
     """
 
     asked: RecordedRequest
@@ -139,9 +147,11 @@ class Call(_Struct, frozen=True):
 
 
 class Attempt(_Struct, frozen=True):
-    """One try of a step, counted from 1. backoff_ms: the wait after it, if it failed and another try followed.
+    """One try of a step, counted from 1.
 
-    life: how often the run had been begun by then: 1, plus 1 for each time that it was resumed.
+    Attributes:
+        backoff_ms: The wait after it, if it failed and another try followed.
+        life: How often the run had been begun by then: 1, plus 1 for each time that it was resumed.
     """
 
     number: int = 1
@@ -160,8 +170,11 @@ Edit: TypeAlias = list[Any]
 class Step(_Struct, frozen=True):
     """One step, `number` counted from 1.
 
-    outcome: "" while it is pending; "unknown" if it was begun and its end is not known. state_before, state_after:
-    hashes of the state. hash: the chain including this step; previous: the chain before it (journal/chain.py).
+    Attributes:
+        outcome: The outcome; "" while the step is pending, "unknown" if it was begun and its end is not known.
+        state_before, state_after: The hashes of the run's state before and after it.
+        hash: The chain of hashes including this step.
+        previous: The chain of hashes before it (journal/chain.py).
     """
 
     number: int
@@ -206,14 +219,19 @@ class Fork(_Struct, frozen=True):
 class Recording(_Struct, frozen=True):
     """A recorded run.
 
-    run: its id. version: the agent's. state: the run's state at the start. parent, forked_at, patch: for a fork, the
-    run it was forked from, the number of the parent's step after which it diverges (0: before the first), and the
-    changes; `steps` then start with the parent's. forks: for a parent that is a fork itself, where it and its ancestors
-    diverge from their parents, oldest first. redacted: it was recorded through a redactor. hash: of the whole run
-    (journal/chain.py). has_code: whether code can be replayed against it; an imported conversation has only its
-    messages. caller, caller_step: for a nested run, the outer run and its step. children: by id, the recordings of its
-    nested runs, as far as they exist. synthetic_time: whether its source left out times; then a time of 0 was never
-    known.
+    Attributes:
+        run: The run's id.
+        version: The agent's version.
+        state: The run's state at the start.
+        parent, forked_at, patch: For a fork, the run it was forked from, the number of the parent's step after which it
+            diverges (0: before the first), and the changes. `steps` then start with the parent's.
+        forks: For a parent that is a fork itself, where it and its ancestors diverge from their parents, oldest first.
+        redacted: Whether it was recorded through a redactor.
+        hash: The hash of the whole run (journal/chain.py).
+        has_code: Whether code can be replayed against it; an imported conversation has only its messages.
+        caller, caller_step: For a nested run, the outer run and its step.
+        children: The recordings of its nested runs by their ids, as far as they exist.
+        synthetic_time: Whether its source left out times. Then a time of 0 was never known.
     """
 
     run: str

@@ -20,8 +20,10 @@ from refold.avro.errors import InputError
 class ChainCheck(NamedTuple):
     """The result of checking a run's hashes.
 
-    steps: how many have a hash. broken: the numbers of the steps whose hash does not match the stored content.
-    is_end_whole: whether the run's own hash matches, if it has one.
+    Attributes:
+        steps: How many steps have a hash.
+        broken: The numbers of the steps whose hash does not match the stored content.
+        is_end_whole: Whether the run's own hash matches, if it has one.
     """
 
     steps: int

@@ -41,7 +41,11 @@ _NEW = ".new"
 
 
 class _CachedKey(NamedTuple):
-    """A key in memory. file: what distinguishes its file from another one of this name."""
+    """A key in memory.
+
+    Attributes:
+        file: What distinguishes its file from another one of this name.
+    """
 
     path: str
     file: _FileIdentity

@@ -69,7 +69,11 @@ class _KeyRecord(NamedTuple):
 
 
 class KafkaKeyRing:
-    """Keys in a topic; see KeyRing. clock_s: returns monotonic seconds."""
+    """Keys in a topic; see KeyRing.
+
+    Args:
+        clock_s: Returns the time of a monotonic clock, in seconds.
+    """
 
     def __init__(
         self, address: Address, clients: Clients, masters: MasterKeys, timeout_s: float, *,

@@ -28,7 +28,9 @@ KEY_BYTES = 64
 class KeyDamage(NamedTuple):
     """A key that exists and cannot be used.
 
-    key_id: its id; empty if it is not among the given ids. why: the reason, with the key's place.
+    Attributes:
+        key_id: Its id; empty if it is not among the given ids.
+        why: The reason, with the key's place.
     """
 
     key_id: str

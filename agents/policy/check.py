@@ -19,8 +19,11 @@ from refold.agents.policy.rules import Policy
 class PolicyCheck(NamedTuple):
     """One call on which the policy decided.
 
-    step: RUN#NUMBER. call: its kind and name. decision: None if no rule applies. was_denied: whether it was denied when
-    it was recorded, and not made.
+    Attributes:
+        step: The step, as RUN#NUMBER.
+        call: The kind and the name of the call.
+        decision: The decision; None if no rule applies.
+        was_denied: Whether it was denied when it was recorded, and not made.
     """
 
     step: str

@@ -17,9 +17,11 @@ _QUESTION = re.compile(r"`refold approve ([^`]+)`")
 class PolicyDecision(NamedTuple):
     """The decision on a call.
 
-    policy, rule: their names; a budget's rule is `budget.NAME`, the loop breaker's is `loop`. why: in words, without
-    the call's arguments. evidence: the steps that the decision is based on, as RUN#NUMBER, if it depends on particular
-    steps. expires_s: how long a question to a person waits for an answer, seconds.
+    Attributes:
+        policy, rule: Their names; a budget's rule is `budget.NAME`, the loop breaker's is `loop`.
+        why: The reason in words, without the call's arguments.
+        evidence: The steps that the decision is based on, as RUN#NUMBER, if it depends on particular steps.
+        expires_s: How long a question to a person waits for an answer, in seconds.
     """
 
     action: Action
@@ -31,7 +33,11 @@ class PolicyDecision(NamedTuple):
 
 
 class PolicyDenied(RefoldError):
-    """A policy denied a tool or model call, which was not made. policy, rule, why: as in its PolicyDecision."""
+    """A policy denied a tool or model call, which was not made.
+
+    Attributes:
+        policy, rule, why: Those of its PolicyDecision.
+    """
 
     def __init__(self, policy: str, rule: str, call: str, why: str) -> None:
         self.policy = policy
@@ -41,7 +47,11 @@ class PolicyDenied(RefoldError):
 
 
 class ApprovalNeeded(RefoldError):
-    """A person must approve a tool or model call before it is made; it was not made. question: the question's id."""
+    """A person must approve a tool or model call before it is made; it was not made.
+
+    Attributes:
+        question: The question's id.
+    """
 
     def __init__(self, policy: str, rule: str, call: str, question: str, why: str) -> None:
         self.policy = policy

@@ -35,10 +35,14 @@ HEAL_QUESTION = "heal"
 
 
 class Approval(NamedTuple):
-    """The state of a question. decision: requested, approved or rejected. by: who decided.
+    """The state of a question.
 
-    at, asked_at: when it was decided, and when it was asked, microseconds. expires_at: until when it can be answered, 0
-    if that is not recorded.
+    Attributes:
+        decision: "requested", "approved" or "rejected".
+        by: Who decided.
+        at: When it was decided, in microseconds since 1970.
+        asked_at: When it was asked, in microseconds since 1970.
+        expires_at: Until when it can be answered, in microseconds since 1970; 0 if that is not recorded.
     """
 
     decision: str
@@ -52,7 +56,9 @@ class Approval(NamedTuple):
 class ApprovalQuestion(NamedTuple):
     """A question as people see it.
 
-    id: the argument of `refold approve`. arguments: the call's arguments; None if they cannot be decrypted.
+    Attributes:
+        id: The argument of `refold approve`.
+        arguments: The call's arguments; None if they cannot be decrypted.
     """
 
     id: str

@@ -37,7 +37,12 @@ class AnsweredCall(NamedTuple):
 
 
 class Circle(NamedTuple):
-    """Calls that repeat. calls: all of them, oldest first. period: how many calls one cycle has."""
+    """Calls that repeat.
+
+    Attributes:
+        calls: All of the calls, oldest first.
+        period: How many calls one cycle has.
+    """
 
     calls: tuple[AnsweredCall, ...] = ()
     period: int = 0
@@ -92,10 +97,15 @@ DECIDED_ON = ("tool", "model")
 class RunFacts:
     """The facts of one run, with its nested runs. A registered rule reads them and must not change them.
 
-    calls, tool_calls, write_calls, model_calls: how many were begun. steps: how many steps had such calls.
-    input_tokens, output_tokens: as the answers report them. cost_usd: what they cost. unpriced: a model without a
-    price that answered, else empty. time_s: from the run's start to the last call's end. denied: how many calls were
-    denied.
+    Attributes:
+        calls, tool_calls, write_calls, model_calls: How many calls were begun: of all, to tools, to tools that write,
+            and to models.
+        steps: How many steps had such calls.
+        input_tokens, output_tokens: The numbers of tokens that the answers report.
+        cost_usd: What the tokens cost, in US dollars.
+        unpriced: A model without a price that answered; empty if there is none.
+        time_s: The time from the run's start to the last call's end, in seconds.
+        denied: How many calls were denied.
     """
 
     def __init__(self, policy: Policy, started_at: int = 0) -> None:

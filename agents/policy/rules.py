@@ -99,7 +99,8 @@ class ArgumentCondition(msgspec.Struct, frozen=True, forbid_unknown_fields=True,
 class PolicyRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """One rule: which calls it matches, and the decision.
 
-    expires_s: for a rule that asks, how long a person has to answer, in seconds. After that the call is denied.
+    Attributes:
+        expires_s: For a rule that asks, how long a person has to answer, in seconds. After that the call is denied.
     """
 
     name: str
@@ -132,8 +133,12 @@ class PolicyRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_d
 
 
 class RunBudget(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """Budgets of a run and its nested runs. time_s: seconds from its start to the end of its last call. cost_usd: of
-    model calls, US dollars, by the table of prices in force (agents/usage/prices.py)."""
+    """Budgets of a run and its nested runs.
+
+    Attributes:
+        time_s: The time from the run's start to the end of its last call, in seconds.
+        cost_usd: The cost of model calls in US dollars, by the table of prices in force (agents/usage/prices.py).
+    """
 
     calls: int | None = None
     tool_calls: int | None = None
@@ -171,8 +176,10 @@ NO_BUDGET = RunBudget()
 class LoopLimit(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, rename={"but": "except"}):
     """Defines when tool calls count as a loop.
 
-    repeats: how often in a row the same calls may have the same results. period_max: how many different calls a cycle
-    may have. but: patterns of tools that are exempt.
+    Attributes:
+        repeats: How often in a row the same calls may have the same results.
+        period_max: How many different calls a cycle may have.
+        but: The patterns of the names of tools that are exempt.
     """
 
     repeats: int = 3

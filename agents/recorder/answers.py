@@ -30,8 +30,9 @@ NO_ARGUMENTS: Mapping[str, Plain] = {}
 class Departure(RefoldError):
     """The code did something that the recording does not hold, or that is not allowed here. It was not executed.
 
-    so_far: for a replay, what the code did until then, in steps that ended. left_in: the step in which it departed, as
-    far as it ran; its last call may be the unanswered one.
+    Attributes:
+        so_far: In a replay, what the code did until then, in steps that ended.
+        left_in: The step in which it departed, as far as it ran; its last call may be the unanswered one.
     """
 
     so_far: Recording | None = None
@@ -52,7 +53,8 @@ class WithinRun(Departure):
 class CallSite(NamedTuple):
     """The position of a request in a run: number and name of the step, number of its attempt, counted from 1.
 
-    branch: the thread or task that makes it, as in Call.
+    Attributes:
+        branch: The thread or task that makes it, as in Call.
     """
 
     step: int
@@ -110,11 +112,14 @@ class Answers(Protocol):
 
 
 class ChildAnswers(NamedTuple):
-    """The source of a nested run's answers. answers: its own. recording: its recording, None if there is none.
+    """The source of a nested run's answers.
 
-    is_whole: the recording holds everything that it did, and nothing of it is written again. is_final: it is not
-    replayed either, so it must end as recorded. is_sought: it is not known whether it is recorded; the log must be
-    searched.
+    Attributes:
+        answers: The run's own answers.
+        recording: The run's recording; None if there is none.
+        is_whole: Whether the recording holds everything that the run did, so that nothing of it is written again.
+        is_final: Whether it is not replayed either, so it must end as recorded.
+        is_sought: Whether the log must be searched, because it is not known whether it is recorded.
     """
 
     answers: Answers

@@ -1,6 +1,6 @@
 """The calls of a run: answered from its recording, or made. Both are recorded.
 
-1. The request is encoded at once: a later change by the agent makes another request.
+1. The request is encoded at once, so changes that the agent makes to its objects later do not alter what is recorded.
 2. If the run has a recording, that is asked first (recorder/answers.py). Its answer is stored as recorded and returned
    to the code as it was then; a recorded failure is raised again.
 3. Otherwise the call is made, retried if allowed, and its answer encoded at once. A write tool is sent by the ledger,

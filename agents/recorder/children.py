@@ -58,8 +58,11 @@ _DIGITS = 32
 
 
 class RunOptions(NamedTuple):
-    """The options of a new run, in addition to its head. is_named, has_task: whether its id, or its task, was given,
-    as opposed to derived from the outer run."""
+    """The options of a new run, in addition to its head.
+
+    Attributes:
+        is_named, has_task: Whether its id and its task were given, as opposed to derived from the outer run.
+    """
 
     entry: str = ""
     sample: float = 1
@@ -90,7 +93,11 @@ class Children(Protocol):
 
 
 class ChildCall:
-    """The parent's side of a child, which is informed of the child's end. depart: ends the parent with a departure."""
+    """The parent's side of a child, which is informed of the child's end.
+
+    Args:
+        depart: Ends the parent with a departure.
+    """
 
     def __init__(self, run: str, opened: OpenRun, depart: Callable[[Departure], None]) -> None:
         self._run = run

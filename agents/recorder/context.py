@@ -44,7 +44,11 @@ Order: TypeAlias = tuple[int, ...]
 
 
 class Caller(Protocol):
-    """The part of a run that calls need to find it. process: the process that records it."""
+    """The part of a run that calls need to find it.
+
+    Attributes:
+        process: The id of the process that records it.
+    """
 
     id: str
     process: int
@@ -95,10 +99,12 @@ _lock = threading.RLock()
 class ExecutionBranch:
     """One line of execution in a step or a run: its own code, or a thread or task that it started.
 
-    is_concurrent: whether it may run while the code that started it continues. name: its function, and what started
-    it, as `node#2/look#1`: the first `look` of the second `node` that was started; "" for the run's own code.
-    is_racing: whether it is in a thread of the run's own code, which may end before the next thread is started. part:
-    the part of that name that it belongs to (recorder/parallel_steps.py).
+    Attributes:
+        is_concurrent: Whether it may run while the code that started it continues.
+        name: Its function, and what started it, as `node#2/look#1`: the first `look` of the second `node` that was
+            started; "" for the run's own code.
+        is_racing: Whether it is in a thread of the run's own code, which may end before the next thread is started.
+        part: The name of the part that it belongs to (recorder/parallel_steps.py); "" if there is none.
     """
 
     __slots__ = (
@@ -201,8 +207,10 @@ class ExecutionBranch:
 class Scope(NamedTuple):
     """The run, step and calls that the running code belongs to.
 
-    attempt: the attempt of the step in which the code was started. inside: the calls that it is part of. is_plain:
-    whether it requested that tools be plain functions.
+    Attributes:
+        attempt: The attempt of the step in which the code was started.
+        inside: The calls that the code is part of.
+        is_plain: Whether the code requested that tools be plain functions.
     """
 
     run: Caller | None = None

@@ -45,7 +45,11 @@ from refold.agents.recorder.other_processes import (
 
 
 class KeptFunctions:
-    """Replaces bare functions by wrapped ones in modules that keep references. wrapped: by the bare ones."""
+    """Replaces bare functions by wrapped ones in modules that keep references.
+
+    Attributes:
+        wrapped: The wrapped functions, by the bare ones.
+    """
 
     def __init__(self, keeper: str) -> None:
         """Set up the replacement.

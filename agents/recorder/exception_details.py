@@ -260,7 +260,11 @@ def _dict_of(error: BaseException) -> dict[str, Any]:
 
 
 class ExceptionBuilder:
-    """Creates exceptions. raised: creates an exception that another one holds, from class name, text and details."""
+    """Creates exceptions.
+
+    Args:
+        raised: Creates an exception that another one holds, from class name, text and details.
+    """
 
     def __init__(self, raised: Callable[[str, str, Plain], BaseException]) -> None:
         self._raised = raised

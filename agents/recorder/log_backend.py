@@ -17,7 +17,12 @@ from refold.streams.view import EntityView
 
 
 class LogBackend:
-    """Gives one run access to its log. ledger: of its effects. seq: the next sequence numbers of the run's source."""
+    """Gives one run access to its log.
+
+    Args:
+        ledger: The ledger of its effects.
+        seq: The next sequence numbers of the run's source.
+    """
 
     def __init__(self, log: Log, ledger: Ledger, agent: str, run: str, seq: Iterator[int]) -> None:
         self._log = log

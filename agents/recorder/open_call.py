@@ -48,9 +48,13 @@ class OffLoop:
 class OpenRun(NamedTuple):
     """A call that is a nested run, begun.
 
-    found: the recorded call. place: the position in its attempt. failed: how many attempts of the step failed before.
-    branch, nth: the name of its branch, and how many runs that branch began in the attempt before it. Code that is
-    started only once in a process, such as a thread of a library, does not affect these. hash: of the request.
+    Attributes:
+        found: The recorded call; None if there is none.
+        place: The position in its attempt.
+        failed: How many attempts of the step failed before.
+        branch, nth: The name of its branch, and how many runs that branch began in the attempt before it. Code that is
+            started only once in a process, such as a thread of a library, does not affect these.
+        hash: The hash of the request.
     """
 
     call: OpenCall

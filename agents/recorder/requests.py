@@ -57,28 +57,28 @@ class CallTarget:
 
     @property
     def is_in_memory(self) -> bool:
-        """As Caller."""
+        """See Caller (recorder/context.py)."""
         return isinstance(self._sink, MemorySink)
 
     def require_no_recording(self, agent: str) -> None:
-        """As Caller."""
+        """See Caller (recorder/context.py)."""
         if not self._is_live:
             departure = WithinRun(self.id, agent, "the recording has nothing of it")
             self._answers.depart(departure)
             raise departure
 
     def is_asking(self, inside: tuple[Any, ...]) -> bool:
-        """As Caller."""
+        """See Caller (recorder/context.py)."""
         return self._calling in inside
 
     def begin_child_run(self, head: Recording, options: RunOptions, log: str) -> Self:
-        """As Caller."""
+        """See Caller (recorder/context.py)."""
         self._children.require_log(log)
         child: Self = begin_child(self, self._calling, self._children, head, options)
         return child
 
     def stray(self, what: str) -> Exception | None:
-        """As Caller."""
+        """See Caller (recorder/context.py)."""
         return None if self._on_stray is None else self._on_stray(what)
 
     def call_tool(self, found: Tool, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -56,8 +56,14 @@ from refold.avro.errors import InputError
 class Run(RunSteps):
     """One execution of an agent. A context manager. Steps are sequential; calls in a step may be in any task or thread.
 
-    id, agent, input, task: as given. state: the run's working memory, a dict of values that the record can restore
-    (docs/AGENTS.md), changed in place. output: the result, set by the code.
+    Attributes:
+        id: The run's id.
+        agent: The agent's name.
+        input: A copy of the run's input.
+        task: The given task; without one, the run's id.
+        state: The run's working memory, a dict of values that the record can restore (docs/AGENTS.md), changed in
+            place.
+        output: The result, set by the code.
     """
 
     tool = staticmethod(tool)

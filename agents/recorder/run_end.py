@@ -13,10 +13,13 @@ from refold.agents.recorder.run_sinks import RunSink
 
 @dataclass(frozen=True, slots=True)
 class RunEnd:
-    """The end of one run. call: for a nested run, the parent's side of it. at: microseconds.
+    """The end of one run.
 
-    departure: the code departed from the recording. error: raised after the end is recorded; after a departure, the
-    error that the code ended with.
+    Attributes:
+        call: For a nested run, the parent's side of it.
+        at: When the run ended, in microseconds since 1970.
+        departure: How the code departed from the recording; None if it did not.
+        error: The exception to raise after the end is recorded; after a departure, the one that the code ended with.
     """
 
     sink: RunSink

@@ -37,7 +37,7 @@ class RunSink(Protocol):
         """An attempt of a step begins.
 
         Args:
-            at: When, microseconds.
+            at: When it begins, in microseconds since 1970.
         """
 
     def call_ended(self, call: PendingCall) -> None:
@@ -62,7 +62,7 @@ class RunSink(Protocol):
         """The run ended. Returns its hash.
 
         Args:
-            at: When, microseconds.
+            at: When the run ended, in microseconds since 1970.
         """
 
     def departed(self, failure: Failure, at: int) -> None:

@@ -81,7 +81,7 @@ class RunSteps(RunCalls):
         If a function's step is recorded, it is not run again: its result is returned.
 
         Args:
-            attempts_max: How often it is tried, counted across restarts [once].
+            attempts_max: How often it is tried, counted across restarts; once by default.
             backoff_ms: The wait after the first failed attempt, milliseconds; it doubles each time.
             returns: The type of the result, if it is not a JSON value and not annotated.
         """

@@ -40,12 +40,19 @@ NULL = b"null"
 
 @dataclass(slots=True)
 class PendingCall:
-    """One call, raw. request, answer: JSON. Times are microseconds; began_s is of a monotonic clock, seconds.
+    """One call, raw.
 
-    is_open: it has neither answer nor failure yet. order: its position among the calls of its attempt. ignored,
-    found_by: as in RecordedRequest; found_by is JSON. so_far: the pieces until now, if its answer arrives in pieces.
-    place: the numbers of the step and of the attempt, if the call is to be durable before its step ends. branch: the
-    name of its branch. shown: the call as it is recorded.
+    Attributes:
+        request, answer: The request and the answer, as JSON.
+        started_at: When the call began, in microseconds since 1970.
+        began_s: When the call began by a monotonic clock, in seconds.
+        is_open: Whether it has neither answer nor failure yet.
+        order: Its position among the calls of its attempt.
+        ignored, found_by: As in RecordedRequest; found_by is JSON.
+        so_far: The pieces until now, if its answer arrives in pieces.
+        place: The numbers of the step and of the attempt, if the call is to be durable before its step ends.
+        branch: The name of its branch.
+        shown: The call as it is recorded.
     """
 
     kind: Kind
@@ -83,8 +90,12 @@ class PendingCall:
 
 @dataclass(slots=True)
 class PendingAttempt:
-    """One attempt at a step, raw. is_closed: it accepts no more calls. opened_in: the thread and the task that began
-    it."""
+    """One attempt at a step, raw.
+
+    Attributes:
+        is_closed: Whether it accepts no more calls.
+        opened_in: The ids of the thread and of the task that began it.
+    """
 
     number: int
     started_at: int
@@ -99,7 +110,12 @@ class PendingAttempt:
 
 @dataclass(slots=True)
 class PendingStep:
-    """One step, raw, at its end. state: JSON of the run's state after it. earlier: recorded attempts."""
+    """One step, raw, at its end.
+
+    Attributes:
+        state: The JSON of the run's state after it.
+        earlier: The recorded attempts.
+    """
 
     number: int
     name: str
@@ -113,9 +129,13 @@ class PendingStep:
 class StepAssembler:
     """Turns steps into records, in order.
 
-    previous: the chain so far. state: the run's state so far, redacted as it is recorded. known: in a replay without
-    redaction, the recorded steps: an equal state need not be computed again. life: how often the run was begun,
-    including this time.
+    Args:
+        state: The run's state so far, redacted as it is recorded.
+        known: In a replay without redaction, the recorded steps: an equal state need not be computed again.
+        life: How often the run was begun, including this time.
+
+    Attributes:
+        previous: The chain of hashes so far.
     """
 
     def __init__(self, redact: Redact, previous: str, state: Plain, known: Iterable[Step] = (), life: int = 1) -> None:

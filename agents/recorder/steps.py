@@ -25,13 +25,17 @@ class Changed(RefoldError):
 
 @dataclass(slots=True)
 class OpenStep:
-    """An open step. before: JSON of the run's state when it began. keys: returns the keys of the attempt's effects,
-    beginning with the first that needs one.
+    """An open step.
 
-    committed: the recorded step that its block only repeats, in a resumed run or a fork. earlier: attempts made before,
-    in other processes. is_call: whether it belongs to one call, made outside any step, and accepts no other.
-    is_parallel: see recorder/parallel_calls.py. parts: how many are open in it. outer: the scope in which it was
-    opened.
+    Attributes:
+        before: The JSON of the run's state when it began.
+        keys: Returns the keys of the attempt's effects, beginning with the first that needs one.
+        committed: The recorded step that its block only repeats, in a resumed run or a fork.
+        earlier: The attempts made before, in other processes.
+        is_call: Whether it belongs to one call, made outside any step, and accepts no other.
+        is_parallel: Whether it holds the calls of concurrent threads and tasks (recorder/parallel_calls.py).
+        parts: How many parts are open in it (recorder/parallel_steps.py).
+        outer: The scope in which it was opened.
     """
 
     number: int
@@ -58,9 +62,13 @@ class OpenStep:
 
 
 class Stepping(Caller, Protocol):
-    """The part of a run that steps need. open_step: the current one. task: the first part of its effects' keys.
+    """The part of a run that steps need.
 
-    branch: the branch of the run's own code outside any step. opening: held while a step is opened.
+    Attributes:
+        open_step: The open step; None if there is none.
+        task: The first part of the keys of its effects.
+        branch: The branch of the run's own code outside any step.
+        opening: A lock that is held while a step is opened.
     """
 
     @property

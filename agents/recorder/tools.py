@@ -64,7 +64,13 @@ class RetryPolicy:
 
 
 class Tool:
-    """A run's description of a tool. trying: the retry policy of reads; terms: of writes. undo: module:function."""
+    """A run's description of a tool.
+
+    Attributes:
+        trying: The retry policy of reads.
+        terms: The terms of writes.
+        undo: The name of the function that undoes it, MODULE:FUNCTION; "" if there is none.
+    """
 
     def __init__(
         self, function: Callable[..., Any], effect: Literal["read", "write"], name: str, returns: Any,

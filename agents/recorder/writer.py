@@ -6,8 +6,9 @@
    When the queue is empty, the thread makes the written pieces durable. So a killed process loses what it did in the
    last moments.
 3. `flush` returns when everything queued before it is written and durable. `await_written` returns when everything is
-   written: its caller flushes the log next, and one sync is enough for both. So the thread does not sync at once, but
-   GATHER_S after the first piece at the latest. For both, and at the end, the thread does not wait for other pieces.
+   written: its caller flushes the log next, and one sync is enough for both. So the thread leaves the sync to the
+   caller. If none comes, it syncs by itself, GATHER_S after the first piece. For `flush` and `await_written`, and at
+   the end, the thread does not wait for other pieces.
 4. A piece that raises ends everything: nothing after it is written, and `put`, `flush` and `close` raise
    RecordingFailed from then on. An agent whose run cannot be recorded stops; it does not continue unrecorded.
 5. Work that nobody would write is refused: after `close`, and in a process forked from the one that began the run,
@@ -65,7 +66,11 @@ class DirectWriter:
 
 
 class Writer:
-    """Does one run's pieces of work in order, in one thread. durable: makes the written pieces durable."""
+    """Does one run's pieces of work in order, in one thread.
+
+    Args:
+        durable: Makes the written pieces durable.
+    """
 
     def __init__(self, durable: Callable[[], None], name: str, gather_s: float = GATHER_S) -> None:
         self._durable = durable

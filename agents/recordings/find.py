@@ -41,12 +41,16 @@ OUTCOMES = ("succeeded", "failed", "cancelled", "timed_out", "unknown", RUNNING)
 
 @dataclass(frozen=True, slots=True)
 class RunConditions:
-    """Which runs to find; all given conditions must hold. since, until: bounds of a run's start, microseconds.
+    """Which runs to find; all given conditions must hold.
 
-    outcome: a run's outcome, or "running". error: a part of an exception's name or of its message. text: a part of any
-    text that the run was given, said, called, received or returned. model: a part of the name of a model that it
-    called. All of these ignore case. usage: whether rows report what model calls used. further: whether runs are found
-    too that are further records of a session (same_turns.py).
+    Attributes:
+        since, until: The bounds of a run's start, in microseconds since 1970.
+        outcome: A run's outcome, or "running".
+        error: A part of an exception's name or of its message, in any case of letters.
+        text: A part of any text that the run was given, said, called, received or returned, in any case of letters.
+        model: A part of the name of a model that it called, in any case of letters.
+        usage: Whether rows report what model calls used.
+        further: Whether runs are found too that are further records of a session (same_turns.py).
     """
 
     since: int | None = None
@@ -91,7 +95,9 @@ class RunConditions:
 class RunKey(NamedTuple):
     """The key by which runs are selected and sorted.
 
-    started_at: microseconds, 0 if unknown. is_further: it is a further record of a session (same_turns.py).
+    Attributes:
+        started_at: When the run began, in microseconds since 1970; 0 if unknown.
+        is_further: Whether it is a further record of a session (same_turns.py).
     """
 
     entity: str
@@ -119,13 +125,18 @@ def run_key(view: EntityView) -> RunKey:
 class RunRow:
     """A run in a list.
 
-    started_at, ended_at: microseconds, None if there is none yet. outcome: "running" if it has not ended. parent: "" if
-    it is not a fork. synthetic_time: whether its source left out times; then a time that is None was never known.
-    caller, caller_step: for a nested run, the outer run and its step. steps: how many it has taken, including those
-    before a fork. title: "" if it has none, None if it cannot be read.
-    input_tokens, output_tokens: None if no model call recorded any. usage: what the model calls of its own steps used;
-    None if they do not say, or it was not requested. recorded_at: when the newest record of it was recorded,
-    milliseconds; None if it has ended.
+    Attributes:
+        started_at, ended_at: When it began and when it ended, in microseconds since 1970; None if there is no such time
+            yet.
+        outcome: The outcome; "running" if it has not ended.
+        parent: The run that it was forked from; "" if it is not a fork.
+        synthetic_time: Whether its source left out times. Then a time that is None was never known.
+        caller, caller_step: For a nested run, the outer run and its step.
+        steps: How many it has taken, including those before a fork.
+        title: The title; "" if it has none, None if it cannot be read.
+        input_tokens, output_tokens: The numbers of tokens; None if no model call recorded any.
+        usage: What the model calls of its own steps used; None if they do not say, or it was not requested.
+        recorded_at: When the newest record of it was recorded, in milliseconds since 1970; None if it has ended.
     """
 
     run: str
@@ -161,9 +172,11 @@ class RunRow:
 class RunList(Sequence[RunRow]):
     """The matching runs, newest first.
 
-    unread: ids of runs that may match, but have a content that cannot be read. damaged: by run, the damage of its
-    content or its key. older: how many more match by their fields in clear and were left out by the limit; their steps
-    were not searched. It includes newer runs with more steps than a search may read.
+    Attributes:
+        unread: The ids of runs that may match, but have a content that cannot be read.
+        damaged: The damage of a run's content or of its key, by the run's id.
+        older: How many more match by their fields in clear and were left out by the limit; their steps were not
+            searched. It includes newer runs with more steps than a search may read.
     """
 
     cut: Cut

@@ -31,9 +31,11 @@ OF_STEPS: tuple[tuple[What, str], ...] = (("step", "turn_hash"), ("state", "stat
 
 
 class StateAfterStep(NamedTuple):
-    """A run after one of its steps (0: before the first). what: which of its hashes matched.
+    """A run after one of its steps (0: before the first).
 
-    others: how many other runs and steps have the same hash.
+    Attributes:
+        what: Which of its hashes matched.
+        others: How many other runs and steps have the same hash.
     """
 
     run: str

@@ -107,8 +107,12 @@ def received(look: Look, run: Fields, run_id: str, vault: ValueCipher) -> Record
 
 
 class ReceivedParts(NamedTuple):
-    """The stored parts of a received run. steps: how many its recording has. parts: its steps, actions, spans and
-    log records."""
+    """The stored parts of a received run.
+
+    Attributes:
+        steps: How many steps its recording has.
+        parts: The entities of its steps, actions, spans and log records.
+    """
 
     steps: int
     parts: list[Fields]
@@ -134,8 +138,11 @@ def received_parts(look: Look, run: Fields, run_id: str, vault: ValueCipher) -> 
 class _ReceivedTrace(NamedTuple):
     """The entities of a trace that are listed and exist.
 
-    kinds: the kind of each span, by its id. spans: the entities that hold them. origins: documents by their digests.
-    logs: with their spans' ids.
+    Attributes:
+        kinds: The kind of each span, by its id.
+        spans: The entities that hold the spans.
+        origins: The documents of the spans' origins, by their digests.
+        logs: The log records, each with the id of its span.
     """
 
     kinds: dict[str, str]

@@ -47,7 +47,12 @@ _CALLS_MAX = 64
 
 
 class OtherRecords(NamedTuple):
-    """The runs that record the same session. same: the fuller one, "" if there is none. also: the others."""
+    """The runs that record the same session.
+
+    Attributes:
+        same: The fuller one; "" if there is none.
+        also: The other runs.
+    """
 
     same: str
     also: list[str]

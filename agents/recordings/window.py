@@ -28,8 +28,11 @@ from refold.streams.cut import Cut
 class RunWindow(NamedTuple):
     """Some steps of a run.
 
-    head: the run without its steps and nested runs. total: how many steps the run has. steps: those in the window, in
-    order. is_whole: whether the steps are as in the whole recording, with all bodies.
+    Attributes:
+        head: The run without its steps and nested runs.
+        total: How many steps the run has.
+        steps: The steps in the window, in order.
+        is_whole: Whether the steps are as in the whole recording, with all bodies.
     """
 
     head: Recording

@@ -24,8 +24,10 @@ from refold.agents.redaction.tokens import TOKEN_PATTERN
 class Option(NamedTuple):
     """How an option takes its secret.
 
-    sign: separates the user's name from the secret after it; empty if there is no user's name. is_attached: the value
-    may follow the option directly (-px). is_apart: the value may be separate (-p x).
+    Attributes:
+        sign: The sign that separates the user's name from the secret after it; empty if there is no user's name.
+        is_attached: Whether the value may follow the option directly (-px).
+        is_apart: Whether the value may be separate (-p x).
     """
 
     sign: str = ""
@@ -34,7 +36,11 @@ class Option(NamedTuple):
 
 
 class _Value(NamedTuple):
-    """Where an option's value is, after the user's name. is_secret: it is a secret, as opposed to a placeholder."""
+    """Where an option's value is, after the user's name.
+
+    Attributes:
+        is_secret: Whether it is a secret, as opposed to a placeholder.
+    """
 
     start: int
     end: int

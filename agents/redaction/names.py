@@ -53,7 +53,12 @@ _CACHED_MAX = 4096
 
 
 class Names:
-    """The names of secrets. added: further names of secrets. left: names that are not secrets' after all."""
+    """The names of secrets.
+
+    Args:
+        added: Further names of secrets.
+        left: Names that are not those of secrets.
+    """
 
     def __init__(self, added: Collection[str] = (), left: Collection[str] = ()) -> None:
         self._added = frozenset(map(normal, added))

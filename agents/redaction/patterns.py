@@ -154,7 +154,11 @@ Finder: TypeAlias = Callable[[str], Iterable[Span]]
 
 
 class Rule(NamedTuple):
-    """One kind of secret. needs: the hint that every text with such a secret gives."""
+    """One kind of secret.
+
+    Attributes:
+        needs: The hint that every text with such a secret gives.
+    """
 
     kind: str
     find: Finder

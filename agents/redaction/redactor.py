@@ -52,12 +52,19 @@ Redact: TypeAlias = Callable[[Plain], Plain]
 class Redactor:
     """Replaces secrets in JSON trees by tokens. May be called from any thread.
 
-    key: at least 16 bytes. Without one, a run uses the log's key; outside of a run, a generated key is used, whose
-    tokens match nothing outside of this object. names: further names of secrets; left: names that are not. secrets:
-    texts that are secrets everywhere. rules: the user's own, by the kind in their tokens: a regular expression, whose
-    first group is the secret if it has one, or a function that takes a text and returns (start, end) of each secret in
-    it. without: kinds not to search (email, iban, card, api-key, jwt, private-key). groups: kinds to search in
-    addition, although other numbers look like them (ssn, phone). InputError if one of these is invalid.
+    Args:
+        key: The key of the tokens, at least 16 bytes. Without one, a run uses the log's key; outside of a run, a
+            generated key is used, whose tokens match nothing outside of this object.
+        names: Further names of secrets.
+        left: Names that are not those of secrets.
+        secrets: The texts that are secrets everywhere.
+        rules: The user's own rules, by the kind in their tokens: a regular expression, whose first group is the secret
+            if it has one, or a function that takes a text and returns (start, end) of each secret in it.
+        without: The kinds not to search (email, iban, card, api-key, jwt, private-key).
+        groups: The kinds to search in addition, although other numbers look like them (ssn, phone).
+
+    Raises:
+        InputError: An argument is invalid.
     """
 
     def __init__(

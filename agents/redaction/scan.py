@@ -117,7 +117,11 @@ def require_groups(names: Iterable[str], said_by: str) -> None:
 
 
 class SecretReader:
-    """Redacts the texts of one tree. named: the secrets that were found by a name or by the text around them."""
+    """Redacts the texts of one tree.
+
+    Attributes:
+        named: The secrets that were found by a name or by the text around them.
+    """
 
     def __init__(self, rules: RedactionRules, key: bytes, known: KnownSecrets) -> None:
         self.names = rules.names

@@ -109,7 +109,12 @@ class LeafRules(Protocol):
 
 
 class _Part(NamedTuple):
-    """A part of a tree that is still to be visited. is_key: an object's key. start: as in LeafRules.value."""
+    """A part of a tree that is still to be visited.
+
+    Attributes:
+        is_key: Whether it is the key of an object.
+        start: As in LeafRules.value.
+    """
 
     tree: Any
     is_secret: bool = False
@@ -230,7 +235,12 @@ def look(tree: Plain, names: Names) -> tuple[str, str, bool]:
 
 
 class Walk:
-    """Replaces the secrets of a tree. key_hints, hints: the hints of all its keys together, and of its other texts."""
+    """Replaces the secrets of a tree.
+
+    Args:
+        key_hints: The hints of all its keys together.
+        hints: The hints of its other texts together.
+    """
 
     def __init__(self, texts: Texts, key_hints: int, hints: int) -> None:
         self._texts = texts

@@ -41,7 +41,11 @@ OF_THE_PROCESS: frozenset[Kind] = frozenset({"now", "random", "uuid"})
 
 
 class RecordedCallPosition(NamedTuple):
-    """A recorded call with its step and attempt. position: in its attempt, counted from 1."""
+    """A recorded call with its step and attempt.
+
+    Attributes:
+        position: Its position in its attempt, counted from 1.
+    """
 
     place: CallSite
     position: int
@@ -50,7 +54,11 @@ class RecordedCallPosition(NamedTuple):
 
 @dataclass(slots=True)
 class _Attempt:
-    """The calls of one attempt. first: the index before which all are served."""
+    """The calls of one attempt.
+
+    Attributes:
+        first: The index before which all calls are served.
+    """
 
     calls: tuple[RecordedCallPosition, ...]
     served: list[bool]

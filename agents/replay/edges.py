@@ -24,8 +24,13 @@ Determinism: TypeAlias = Literal["deterministic", "recorded", "unknown"]
 
 
 class Edge(NamedTuple):
-    """One edge. kind, name: of the call; "step" and its name for the step's own edge. position: of the call in its
-    attempt, counted from 1; 0 for the step's own edge. reason: the reason for the class, in words."""
+    """One edge.
+
+    Attributes:
+        kind, name: The kind and the name of the call; "step" and its name for the step's own edge.
+        position: The position of the call in its attempt, counted from 1; 0 for the step's own edge.
+        reason: The reason for the class, in words.
+    """
 
     step: int
     attempt: int

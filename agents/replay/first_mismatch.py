@@ -11,8 +11,11 @@ from refold.agents.journal.record import Call, Failure, Plain, Recording, Step
 class FirstMismatch(NamedTuple):
     """The first point at which two runs differ.
 
-    step: its number; 0 if their inputs differ, None if every step is the same and the end is not. name: of the step.
-    differences: left is the new value, right the recorded one; ABSENT if one run has no such step.
+    Attributes:
+        step: The number of the step; 0 if the inputs differ, None if every step is the same and the end is not.
+        name: The name of the step.
+        differences: The differences, with the new value on the left and the recorded one on the right; ABSENT if one
+            run has no such step.
     """
 
     step: int | None

@@ -64,9 +64,13 @@ answer, or None: make the call."""
 
 
 class NotAllowed(Departure):
-    """A fork reached a write that was not allowed by name, and has no recorded result. tool: its name.
+    """A fork reached a write that was not allowed by name, and has no recorded result.
 
-    is_confined: the kernel prevents every write, so it could not be allowed.
+    Args:
+        is_confined: Whether the kernel prevents every write, so that it could not be allowed.
+
+    Attributes:
+        tool: The name by which the write is allowed.
     """
 
     def __init__(self, place: CallSite, request: RecordedRequest, *, is_confined: bool = False) -> None:

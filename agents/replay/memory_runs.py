@@ -53,7 +53,11 @@ class InMemory(NamedTuple):
 
 
 class MemoryChildren:
-    """Creates the nested runs of a run, all answered by recordings. why: why there can be no others."""
+    """Creates the nested runs of a run, all answered by recordings.
+
+    Args:
+        why: Why there can be no others.
+    """
 
     def __init__(self, run: str, fields: Fields | None, redact: Redact | None, on_stray: OnStray | None, why: str = "",
                  ) -> None:  # fmt: skip

@@ -67,7 +67,11 @@ class EndOfRecording(Departure):
 
 
 class Replayer:
-    """Answers only from a recording. departure: the first call that it could not answer."""
+    """Answers only from a recording.
+
+    Attributes:
+        departure: The first call that it could not answer; None if there is none.
+    """
 
     makes_every_call = False
 

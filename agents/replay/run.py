@@ -45,10 +45,13 @@ from refold.avro.errors import InputError
 class Replayed:
     """The result of a replay.
 
-    recorded, now: the run as recorded, and what the code did now. unused: recorded calls that the code did not make
-    now. escapes: operations that ran, or were tried, and are not in the recording (agents/replay/guard.py); a thread
-    that the code left behind may add to it. unheld: of a confined replay, why the kernel could not confine its files;
-    empty if it did.
+    Attributes:
+        recorded: The run as recorded.
+        now: What the code did now.
+        unused: The recorded calls that the code did not make now.
+        escapes: The operations that ran, or were tried, and are not in the recording (agents/replay/guard.py); a thread
+            that the code left behind may add to it.
+        unheld: For a confined replay, why the kernel could not confine its files; empty if it did.
     """
 
     recorded: Recording
@@ -129,8 +132,11 @@ async def replayed_async(
 
 
 class SteppedState(NamedTuple):
-    """One step of a recording, with the states before it and after it. is_whole: its hash matches its content and the
-    step before."""
+    """One step of a recording, with the states before it and after it.
+
+    Attributes:
+        is_whole: Whether its hash matches its content and the step before.
+    """
 
     step: Step
     before: Plain

@@ -25,9 +25,13 @@ _TEXT_MAX = 2000
 class Unrecorded(Departure):
     """A request that the recording does not hold.
 
-    place: the step and attempt; asked: the request. nearest: the nearest recorded call, None if there is none of the
-    kind. differences: left is the new request, right the recorded one. elsewhere: where this very request is recorded.
-    what: all of that in lines for people.
+    Attributes:
+        place: The step and the attempt.
+        asked: The request.
+        nearest: The nearest recorded call; None if there is none of the kind.
+        differences: The differences, with the new request on the left and the recorded one on the right.
+        elsewhere: Where this very request is recorded.
+        what: All of that, in lines for people.
     """
 
     def __init__(

@@ -27,8 +27,11 @@ ESCAPES_MAX = 100
 class Escape(NamedTuple):
     """Something that ran, or tried to, and is not in the recording.
 
-    what: such as `connect to 127.0.0.1:80`. site: where, as file:line. thread: the thread that did it outside of the
-    replay's context, and was not stopped; empty if it was denied to the replayed code.
+    Attributes:
+        what: The operation, such as `connect to 127.0.0.1:80`.
+        site: The place, as file:line.
+        thread: The thread that did it outside of the replay's context, and was not stopped; empty if it was denied to
+            the replayed code.
     """
 
     what: str
@@ -48,7 +51,12 @@ class Escape(NamedTuple):
 
 
 class NetworkDenied(Departure):
-    """Code under replay tried to reach outside by itself. what: the operation. site: where, as file:line."""
+    """Code under replay tried to reach outside by itself.
+
+    Attributes:
+        what: The operation.
+        site: The place, as file:line.
+    """
 
     def __init__(self, what: str, site: str) -> None:
         self.what = what
@@ -62,8 +70,11 @@ class NetworkDenied(Departure):
 class GuardWatch:
     """The attempts that one guard has detected.
 
-    denied: the first denied operation. escapes: every denied or noted operation, each once, up to ESCAPES_MAX; it may
-    grow after the guard is left. frame: while the guard is open, the frame that entered it.
+    Attributes:
+        denied: The first denied operation; None if there is none.
+        escapes: Every denied or noted operation, each once, up to ESCAPES_MAX. The list may grow after the guard is
+            left.
+        frame: The frame that entered the guard, while it is open.
     """
 
     def __init__(
@@ -97,8 +108,12 @@ class GuardWatch:
 
 
 class GuardContext:
-    """The guard of a context; None for a context outside of every guard. site: if another thread started the work, the
-    line that did."""
+    """The guard of a context.
+
+    Attributes:
+        guard: The guard; None for a context outside of every guard.
+        site: The line that started the work, if another thread did.
+    """
 
     __slots__ = ("guard", "site")
 

@@ -43,8 +43,10 @@ _BY_SOURCE = frozenset({"action", "effect", "agent_session"})
 class ContentUse:
     """The result of a pass.
 
-    ended_ms: by run, when the log recorded that the run ended, milliseconds. owned: by run, the existing contents, each
-    with its bytes and whether it is sealed. held: contents named by an observation that belongs to no run.
+    Attributes:
+        ended_ms: When the log recorded that a run ended, by run, in milliseconds since 1970.
+        owned: The existing contents of each run, each with its size in bytes and whether it is sealed.
+        held: The contents named by an observation that belongs to no run.
     """
 
     ended_ms: dict[str, int] = field(default_factory=dict)
@@ -122,9 +124,12 @@ def run_of(observation: Observation, runs: Mapping[str, bool]) -> str | None:
 class PlannedRun:
     """The judgement of one run.
 
-    Times are microseconds; due_at is None if the run never expires. kept: the reasons to keep it, empty if it expires.
-    has_key: whether its content is sealed and a key exists. contents, bytes: the content that only this run has in the
-    store.
+    Attributes:
+        ended_at: When it ended, in microseconds since 1970; None if it has not ended, or that is not known.
+        due_at: When it expires, in microseconds since 1970; None if it never expires.
+        kept: The reasons to keep it; empty if it expires.
+        has_key: Whether its content is sealed and a key exists.
+        contents, bytes: The number and the size of the contents that only this run has in the store.
     """
 
     run: str
@@ -145,9 +150,11 @@ class PlannedRun:
 
 @dataclass(slots=True)
 class Plan:
-    """All runs as of a cut, by id. free: the contents to remove, each with its bytes and whether it is sealed.
+    """All runs as of a cut, by id.
 
-    damaged: the existing keys that cannot be used, whether or not their runs expire.
+    Attributes:
+        free: The contents to remove, each with its size in bytes and whether it is sealed.
+        damaged: The existing keys that cannot be used, whether or not their runs expire.
     """
 
     cut: Cut

@@ -45,9 +45,12 @@ _EVER_MS = 1 << 50
 class SweepResult:
     """The result of a sweep.
 
-    keys: how many were destroyed. left: how many contents were stored too recently; a later sweep removes them.
-    failed: by run, why its key could not be destroyed; its contents are kept too. remaining, remaining_contents: how
-    many destroyed keys and removed contents, of this sweep and earlier ones, the storage below has not dropped yet.
+    Attributes:
+        keys: How many keys were destroyed.
+        left: How many contents were stored too recently; a later sweep removes them.
+        failed: By run, why its key could not be destroyed; its contents are kept too.
+        remaining, remaining_contents: How many destroyed keys and removed contents, of this sweep and earlier ones, the
+            storage below has not dropped yet.
     """
 
     plan: Plan

@@ -34,7 +34,11 @@ def entity_of(name: str) -> str:
 
 
 class AgentEntries:
-    """Reads and writes the agents of a log. For the log's thread. now_micros: the clock of what is recorded."""
+    """Reads and writes the agents of a log. For the log's thread.
+
+    Args:
+        now_micros: Returns the time that is recorded, in microseconds since 1970.
+    """
 
     def __init__(self, log: Log, now_micros: Callable[[], int]) -> None:
         self._log = log
@@ -89,7 +93,8 @@ class AgentEntries:
 class OwnedEntries:
     """Writes the records of one agent, for one supervisor under one claim.
 
-    checkpoint_after: a renewal records a checkpoint if there are this many records since the last one, or more.
+    Args:
+        checkpoint_after: A renewal records a checkpoint if there are this many records since the last one, or more.
     """
 
     def __init__(

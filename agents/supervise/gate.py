@@ -27,7 +27,11 @@ def gate_folder(folder: Path) -> Path:
 
 
 class PauseGate:
-    """The gate of one agent. folder: exists, and only its owner and its agent use it."""
+    """The gate of one agent.
+
+    Args:
+        folder: An existing folder; only its owner and its agent use it.
+    """
 
     def __init__(self, folder: Path) -> None:
         self._hold = folder / _HOLD

@@ -55,9 +55,15 @@ LOCK = "lock"
 class KeeperOrder(NamedTuple):
     """The first message to a keeper.
 
-    command: of the agent. environment: its variables, without the mark. work: its folder. folder: of the lock and the
-    output. mark: see machine_processes.py. until_s: see the module. output_bytes: size of each output file. contained:
-    what is reported with `started`.
+    Attributes:
+        command: The command of the agent.
+        environment: The agent's variables, without the mark.
+        work: The folder in which the agent runs.
+        folder: The folder of the lock and the output.
+        mark: The mark of the agent's processes (machine_processes.py).
+        until_s: Until when the agent may run, by the clock that also counts sleep, in seconds.
+        output_bytes: The size of each output file.
+        contained: What is reported with `started`.
     """
 
     command: Sequence[str]

@@ -17,7 +17,11 @@ _KEEPER = "refold.agents.supervise.keeper"
 
 
 class KeptProcess:
-    """A keeper, and the agent below it. contained: as the keeper reports it."""
+    """A keeper, and the agent below it.
+
+    Attributes:
+        contained: What is contained, as the keeper reports it.
+    """
 
     def __init__(self, order: KeeperOrder) -> None:
         """Start a keeper.

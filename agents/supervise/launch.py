@@ -31,7 +31,11 @@ _RECORDING = ("REFOLD_LOG", RUN, GATE, GUARD, BUDGET, "REFOLD_TYPES", "REFOLD_PR
 
 
 class AgentLaunch(NamedTuple):
-    """How an agent is started. contained: what is contained, as it is recorded."""
+    """How an agent is started.
+
+    Attributes:
+        contained: What is contained, as it is recorded.
+    """
 
     command: list[str]
     environment: dict[str, str]

@@ -44,7 +44,9 @@ _RULES = 1
 class DesiredState(NamedTuple):
     """The requested state of an agent: running, paused or stopped; empty if nothing was requested.
 
-    number: of the request. at: microseconds.
+    Attributes:
+        number: The number of the request.
+        at: When it was requested, in microseconds since 1970.
     """
 
     what: str = ""
@@ -57,9 +59,12 @@ class DesiredState(NamedTuple):
 class ObservedState(NamedTuple):
     """The state of an agent, as its owner recorded it. The names are those of the fields of the type `agent`.
 
-    status: empty if nothing was recorded. restart_at: microseconds. handled: the number of the request that was
-    followed. heals: how often a process that heals the run was to be started for its failure; 0: the run is not being
-    healed.
+    Attributes:
+        status: The status; empty if nothing was recorded.
+        restart_at: When the agent is to be started again, in microseconds since 1970.
+        handled: The number of the request that was followed.
+        heals: How often a process that heals the run was to be started for its failure; 0 if the run is not being
+            healed.
     """
 
     status: str = ""
@@ -84,9 +89,13 @@ _NOTHING_DESIRED, _NOTHING_OBSERVED = DesiredState(), ObservedState()
 class AgentRecord:
     """The state of one agent below `offset` of the log; updated by `take`.
 
-    token: the last claim, empty if there was none. beat: its last one. is_open: whether it was not released. term: how
-    many claims were granted. last: position and id of the last record that was taken. since_checkpoint: how many
-    records were taken after the newest checkpoint.
+    Attributes:
+        token: The token of the last claim; empty if there was none.
+        beat: The number of that claim's last beat.
+        is_open: Whether that claim was not released.
+        term: How many claims were granted.
+        last: The position and id of the last record that was taken.
+        since_checkpoint: How many records were taken after the newest checkpoint.
     """
 
     offset: int = 0

@@ -22,10 +22,14 @@ UNKNOWN = "unknown"
 class AgentRow(NamedTuple):
     """One agent. Times are microseconds, 0 if there is none; texts are empty if there is none.
 
-    status: as it is known now. recorded_status: as its owner recorded it. has_owner: whether a supervisor's lease
-    lasts. request: the number of the request that holds. handled: the number of the one that its owner followed last.
-    exit_status: of its last process; None if none has ended. heals: how often a process that heals its run was to be
-    started; 0: it is not being healed.
+    Attributes:
+        status: The status as it is known now.
+        recorded_status: The status as its owner recorded it.
+        has_owner: Whether a supervisor's lease lasts.
+        request: The number of the request that holds.
+        handled: The number of the one that its owner followed last.
+        exit_status: The exit status of its last process; None if none has ended.
+        heals: How often a process that heals its run was to be started; 0: it is not being healed.
     """
 
     name: str

@@ -30,9 +30,12 @@ from refold.agents.supervise.settings import AgentSettings
 class ProcessView(NamedTuple):
     """The process of an agent as its owner sees it. Without one, nothing is set.
 
-    exit_status: of the one that ended, negative for a signal; None while it runs. failure: why it could not be started,
-    or why nothing is known of its end. is_refused: whether another attempt would be refused too. ran_s: for how long it
-    ran, seconds. is_at_gate: whether it waits at a boundary.
+    Attributes:
+        exit_status: The exit status of the one that ended, negative for a signal; None while it runs.
+        failure: Why it could not be started, or why nothing is known of its end.
+        is_refused: Whether another attempt would be refused too.
+        ran_s: How long it ran, in seconds.
+        is_at_gate: Whether it waits at a boundary.
     """
 
     pid: int = 0

@@ -27,7 +27,12 @@ COUNTERS = {
 
 
 class SupervisorMetrics(Collector):
-    """One supervisor's metrics. log: the log's prefix. counts: returns what is counted; called at each scrape."""
+    """One supervisor's metrics.
+
+    Args:
+        log: The log's prefix.
+        counts: Returns what is counted; called at each scrape.
+    """
 
     def __init__(self, log: str, counts: Callable[[], SupervisorCounts]) -> None:
         self._log = log

@@ -73,10 +73,18 @@ from refold.avro.errors import InputError
 class SupervisorSettings(NamedTuple):
     """A supervisor as its owners know it.
 
-    name: as it is recorded, user@host/pid. host: its machine. log_url: as agents get it. folder: under which each agent
-    has a folder. environment: its variables. capture_command: runs a program whose model calls are captured, up to its
-    options. now_micros: what is recorded as time. clock_s: a clock that counts sleep. new_id: returns unique texts.
-    say: prints what happens. heal_command: heals a run, up to the agent's name and the run's id.
+    Attributes:
+        name: Its name as it is recorded, user@host/pid.
+        host: The name of its machine.
+        log_url: The log's URL as agents get it.
+        folder: The folder under which each agent has one.
+        environment: Its environment variables.
+        capture_command: The command that runs a program whose model calls are captured, up to its options.
+        now_micros: Returns the time that is recorded, in microseconds since 1970.
+        clock_s: Returns the time of a clock that counts sleep, in seconds.
+        new_id: Returns a unique text at each call.
+        say: Called with a line for the operator.
+        heal_command: The command that heals a run, up to the agent's name and the run's id.
     """
 
     name: str

@@ -33,8 +33,12 @@ _REFERENCES = ("env", "file", "text")
 class AgentLimits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Limits on the processes of an agent. None: the supervisor's own limit.
 
-    processes: processes and threads at once. memory_mb: address space of each process, MiB. files: open files of each
-    process. file_mb: size of a file that it writes, MiB. cpu_s: processor time of each process, seconds.
+    Attributes:
+        processes: The number of processes and threads at once.
+        memory_mb: The address space of each process, in MiB.
+        files: The number of open files of each process.
+        file_mb: The size of a file that it writes, in MiB.
+        cpu_s: The processor time of each process, in seconds.
     """
 
     processes: int | None = None
@@ -47,14 +51,22 @@ class AgentLimits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class AgentSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How one agent is run. Times are seconds.
 
-    command: the program and its arguments. mode: sdk if its code records itself, capture if a proxy does. restart: when
-    it is started again after its end. backoff_s: the wait after the first failure; it doubles with each further one, up
-    to backoff_max_s. retries: failures in a row after which it stays failed; None: no bound. A process that ran for
-    reset_s ends the row. stop_s: how long it may take to end after SIGTERM. resume: whether a start makes one run,
-    which the next start resumes if it did not succeed. env: variables by reference. work: the folder in
-    which it runs. policy: the file of the policy of its runs. budget: what each of its runs may use. hide: folders and
-    files that a contained agent must not see. upstream: as of `refold record`. output_mb: the size of
-    each of the two files that hold its output, MiB.
+    Attributes:
+        command: The program and its arguments.
+        mode: `sdk` if its code records itself, `capture` if a proxy does.
+        restart: When it is started again after its end.
+        backoff_s: The wait after the first failure; it doubles with each further one, up to backoff_max_s.
+        retries: The number of failures in a row after which it stays failed; None: no bound.
+        reset_s: How long a process must run to end the row of failures.
+        stop_s: How long it may take to end after SIGTERM.
+        resume: Whether a start makes one run, which the next start resumes if it did not succeed.
+        env: The variables by reference.
+        work: The folder in which it runs.
+        policy: The file of the policy of its runs.
+        budget: What each of its runs may use.
+        hide: The folders and files that a contained agent must not see.
+        upstream: As the option --upstream of `refold record`.
+        output_mb: The size of each of the two files that hold its output, in MiB.
     """
 
     command: tuple[str, ...]

@@ -21,10 +21,14 @@ TICK_S = 0.25
 
 
 class SupervisorCounts(NamedTuple):
-    """The counts of a supervisor. agents: those that it owns, by status. others: those that it does not own.
+    """The counts of a supervisor.
 
-    starts, failures: processes that were started, and that failed. losses: how often a claim was not renewed in time.
-    healings: attempts to heal runs that ended, by what they were for.
+    Attributes:
+        agents: The number of agents that it owns, by status.
+        others: The number of agents that it does not own.
+        starts, failures: The numbers of processes that were started, and that failed.
+        losses: How often a claim was not renewed in time.
+        healings: The number of attempts to heal runs that ended, by what they were for.
     """
 
     agents: Mapping[str, int]

@@ -37,8 +37,10 @@ class ModelUsage:
 class UsageSum:
     """The usage of several calls.
 
-    cost_usd: None if none of their models has a price. unpriced: the models without a price. by_model: the same for
-    each model.
+    Attributes:
+        cost_usd: The cost, in US dollars; None if none of their models has a price.
+        unpriced: The models without a price.
+        by_model: The usage of each model, by its name.
     """
 
     tokens: TokenUsage = field(default_factory=TokenUsage)

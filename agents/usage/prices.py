@@ -29,8 +29,10 @@ _SUFFIX = re.compile(r"(?:-latest|-v\d+(?::\d+)?|[-@]\d{8}|-\d{4}-\d{2}-\d{2}|-p
 class Prices:
     """A price table.
 
-    models: the prices of each model. source, checked: where the shipped prices come from, and the day they were
-    checked.
+    Attributes:
+        models: The prices of each model.
+        source: Where the shipped prices come from.
+        checked: The day on which they were checked.
     """
 
     def __init__(self, models: Mapping[str, Mapping[str, Any]], source: str = "", checked: str = "") -> None:

@@ -23,8 +23,12 @@ _NONE: Mapping[str, Any] = {}
 class TokenUsage:
     """Counts of tokens.
 
-    input: read, not from a cache. cached: read from the provider's cache. written: read, and stored in that cache.
-    written_hour: those of `written` that the cache keeps for an hour. output: written by the model, including thoughts.
+    Attributes:
+        input: The tokens that were read, not from a cache.
+        cached: The tokens that were read from the provider's cache.
+        written: The tokens that were read, and stored in that cache.
+        written_hour: The tokens of `written` that the cache keeps for an hour.
+        output: The tokens that were written by the model, including thoughts.
     """
 
     input: int = 0

@@ -60,7 +60,7 @@ class SqliteSink(Sink):
                     self._database.execute(f"DELETE FROM {table}")
                 for name in load.types or ():
                     self._database.execute(f"DELETE FROM {table} WHERE entity GLOB ?", (f"{name}/*",))
-            self._put(load.entities(), load.history())
+            self._put(load.states(), load.history())
 
     def stored(self, names: Collection[str]) -> Mapping[str, bytes]:
         found: dict[str, bytes] = {}

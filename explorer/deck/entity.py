@@ -26,8 +26,10 @@ CLOCK_WORDS = {
 
 
 class EntityAnswer(NamedTuple):
-    """An entity at a cut, and its history up to the end of the slider. unsearched: in how many of the oldest records
-    reads were not looked for.
+    """An entity at a cut, and its history up to the end of the slider.
+
+    Attributes:
+        unsearched: In how many of the oldest records reads were not looked for.
     """
 
     cut: str
@@ -39,7 +41,11 @@ class EntityAnswer(NamedTuple):
 
 
 class EntityScreen(DeckScreen):
-    """One entity at a moment. end: the cut at which the slider ends; empty: the newest."""
+    """One entity at a moment.
+
+    Args:
+        end: The cut at which the slider ends; empty: the newest.
+    """
 
     about = (
         "An entity: its state at one moment, the moments it had, and its history.\n"

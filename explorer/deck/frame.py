@@ -70,7 +70,12 @@ class Deck(Protocol):
 
 
 class DeckColumn(NamedTuple):
-    """A column of a table. width: in characters, with a space at its end; 0: all remaining width. drop: see Rows."""
+    """A column of a table.
+
+    Attributes:
+        width: The width in characters, with a space at its end; 0: all remaining width.
+        drop: How early the column is left out if the terminal is too narrow: the highest first, 0 never (see Rows).
+    """
 
     heading: str
     width: int = 0

@@ -32,8 +32,10 @@ AROUND = 500
 class RunAnswer(NamedTuple):
     """A run at a cut.
 
-    recording: None if the run's content cannot be read; `clear` then has the parts that are stored in clear. known: of
-    a run that has not ended.
+    Attributes:
+        recording: The recording; None if the run's content cannot be read. `clear` then has the parts that are stored
+            in clear.
+        known: What is known of a run that has not ended.
     """
 
     run: str
@@ -45,7 +47,11 @@ class RunAnswer(NamedTuple):
 
 
 class RunScreen(DeckScreen):
-    """One run, opened at a step. step: its number; 0: see opening_step."""
+    """One run, opened at a step.
+
+    Args:
+        step: The number of the step; 0: the one that opening_step returns.
+    """
 
     about = (
         "A run: its steps on the left, the chosen step on the right. It opens at the failure.\n"

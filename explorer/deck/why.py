@@ -24,7 +24,12 @@ Link = Mapping[str, Any]
 
 
 class WhyScreen(DeckScreen):
-    """The sources of a value. value: TYPE/ID.FIELD; at: a cut."""
+    """The sources of a value.
+
+    Args:
+        value: The value, as TYPE/ID.FIELD.
+        at: The cut at which the value is looked at.
+    """
 
     about = (
         "Why: the observations that led to a value. Below each are those that it was caused by.\n"

@@ -268,7 +268,7 @@ class RefundAgent:
     def _limit_observations(self) -> list[str]:
         """Return the ids of the observations that hold the current limits."""
         config = self._log.state(CONFIG)
-        return list(dict.fromkeys(each.hex() for name in LIMITS for each in config.held_by(name)))
+        return list(dict.fromkeys(each.hex() for name in LIMITS for each in config.observations_of(name)))
 
     def _remember(self, at: str, **facts: object) -> None:
         """Read the pipeline back, record the version and hash that were seen, and flush the log."""

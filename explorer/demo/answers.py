@@ -24,8 +24,9 @@ class AgentReport:
 class RefoldedVersion:
     """One version of the pipeline, folded again from the log. Hashes are hex, `at` is in microseconds.
 
-    noted: the hash that the agent recorded when it saw this version; empty if it did not.
-    failed_tries: the failed attempts of a step's tool calls, if this version ends a step.
+    Attributes:
+        noted: The hash that the agent recorded when it saw this version; empty if it did not.
+        failed_tries: The number of failed attempts of a step's tool calls; None if this version ends no step.
     """
 
     version: int

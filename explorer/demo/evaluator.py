@@ -23,9 +23,9 @@ def judge(log: refold.Log, at: str) -> None:
     pipeline, paid = view[PIPELINE], payments(view)
     refused = [each for each in paid if "429" in str(each.fields.get("retries", ""))]
     score = 1 - len(refused) / len(paid)
-    evidence = pipeline.held_by("outputs", "paid")
+    evidence = pipeline.observations_of("outputs", "paid")
     for each in refused:
-        evidence += each.held_by("retries")
+        evidence += each.observations_of("retries")
     verdict = {
         "name": "payments-within-limits",
         "subject": PIPELINE,

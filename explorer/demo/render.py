@@ -203,17 +203,17 @@ class CheckedAnswers:
         page.line("   Its observation names those it rests on, these name their own causes, and so on.")
         page.line("   Away is how many causes lie between; place is its position in the log.")
         chain = evaluation.why("passed")
-        known = [(each, each.statement) for each in chain if each.statement is not None]
+        known = [(each, each.observation) for each in chain if each.observation is not None]
         equal("sources found in the log", len(chain), len(known))
         near = sorted(
             (str(each.depth), text.entity, brief(text), text.source.agent, str(each.position),
-             each.observation[:ID_DIGITS]) for each, text in known if each.depth <= NEAR
+             each.observation_id[:ID_DIGITS]) for each, text in known if each.depth <= NEAR
         )  # fmt: skip
         page.table(("away", "entity", "what it says", "by", "place", "observation"), near, {CONFIG})
         beyond, start = len(chain) - len(near), known[-1][1].entity
         page.line(f"   and {beyond} more before these, the farthest: {start}")
-        overwrite = self._view[CONFIG].held_by("rate_limit")[0].hex()
-        if equal("the overwrite is among the sources", True, overwrite in [each.observation for each in chain]):
+        overwrite = self._view[CONFIG].observations_of("rate_limit")[0].hex()
+        if equal("the overwrite is among the sources", True, overwrite in [each.observation_id for each in chain]):
             page.line()
             page.line(f"   {overwrite[:ID_DIGITS]} is the overwrite of question 2: the refused payments went by it.")
 

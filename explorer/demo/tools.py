@@ -36,7 +36,9 @@ class ToolFailure(Exception):
 class Tools:
     """The tools, by name.
 
-    config: returns the current limits of the payment tool. hang: called with the seconds for which no answer comes.
+    Args:
+        config: Returns the current limits of the payment tool.
+        hang: Called with the seconds for which no answer comes.
     """
 
     def __init__(self, seed: int, config: Callable[[], Mapping[str, int]], hang: Callable[[float], None]) -> None:

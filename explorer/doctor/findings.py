@@ -58,7 +58,10 @@ def _now_ms() -> int:
 class CheckSettings:
     """Settings of the checks on Kafka, and their clock.
 
-    roles: the roles whose rights this user should have. keys: with the key ring's topic. data: a worker's folder.
+    Attributes:
+        roles: The roles whose rights this user should have.
+        keys: Whether the rights include those to the key ring's topic.
+        data: A worker's folder.
     """
 
     roles: tuple[str, ...] = ()

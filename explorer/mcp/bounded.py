@@ -30,14 +30,24 @@ SHARE_MIN_CHARS = 160
 
 
 class Remainder(NamedTuple):
-    """The rest of a shortened part. cursor: continues it; left: how much is left, as text."""
+    """The rest of a shortened part.
+
+    Attributes:
+        cursor: The cursor that continues it.
+        left: How much is left, as text.
+    """
 
     cursor: str
     left: str
 
 
 class AnswerPart(NamedTuple):
-    """A part of an answer. pointer: JSON Pointer; offset: how many characters, elements or members to skip."""
+    """A part of an answer.
+
+    Attributes:
+        pointer: The JSON Pointer of the part.
+        offset: How many characters, elements or members to skip.
+    """
 
     pointer: str = ""
     offset: int = 0

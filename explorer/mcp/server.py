@@ -100,7 +100,11 @@ LISTED = 100
 
 
 class EntityPage(NamedTuple):
-    """A page of entity names. cursor: of the next page; None: this is the last page."""
+    """A page of entity names.
+
+    Attributes:
+        cursor: The cursor of the next page; None: this is the last page.
+    """
 
     entities: list[str]
     cursor: str | None
@@ -155,7 +159,11 @@ _T = TypeVar("_T")
 
 
 class HistoryServer:
-    """Answers MCP requests about one log. writes: whether `observe` is a tool too."""
+    """Answers MCP requests about one log.
+
+    Args:
+        writes: Whether `observe` is a tool too.
+    """
 
     def __init__(self, target: LogTarget, *, writes: bool = False) -> None:
         self._target = target

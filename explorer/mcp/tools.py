@@ -39,7 +39,12 @@ Given = Mapping[str, Any]
 
 
 class HistoryTool(NamedTuple):
-    """A tool. pin: returns the arguments with each WHEN resolved to a cut; hint: what to do if nothing is found."""
+    """A tool.
+
+    Attributes:
+        pin: Returns the arguments with each WHEN resolved to a cut.
+        hint: What to do if nothing is found.
+    """
 
     name: str
     about: str

@@ -14,7 +14,11 @@ from refold.explorer.queries.shapes import time_json
 
 @dataclass(frozen=True, slots=True)
 class AgentsQuery:
-    """Lists the supervised agents. at: the point to answer for, as WHEN; None: now."""
+    """Lists the supervised agents.
+
+    Attributes:
+        at: The point to answer for, as WHEN; None: now.
+    """
 
     at: str | None = None
 

@@ -20,7 +20,11 @@ LETTERS_LISTED = 100
 
 @dataclass(frozen=True, slots=True)
 class DeadLettersQuery:
-    """Counts all dead letters and lists the newest. limit: how many are listed, 0: all."""
+    """Counts all dead letters and lists the newest.
+
+    Attributes:
+        limit: How many are listed; 0: all.
+    """
 
     limit: int = LETTERS_LISTED
 

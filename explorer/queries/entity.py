@@ -29,7 +29,11 @@ def _clock(clock: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class StateQuery:
-    """The state of an entity at a point. clock: which time a WHEN means, "recorded" or "observed"."""
+    """The state of an entity at a point.
+
+    Attributes:
+        clock: The time that a WHEN means: "recorded" or "observed".
+    """
 
     entity: str
     at: str | None = None
@@ -105,7 +109,11 @@ class DiffQuery:
 
 
 class FieldReference(NamedTuple):
-    """A parsed TYPE/ID.FIELD[.KEY]. key: the key in a map field; None: the whole field."""
+    """A parsed TYPE/ID.FIELD[.KEY].
+
+    Attributes:
+        key: The key in a map field; None: the whole field.
+    """
 
     entity: str
     field: str

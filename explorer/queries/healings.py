@@ -13,7 +13,11 @@ from refold.explorer.queries.query import arguments_of
 
 @dataclass(frozen=True, slots=True)
 class HealingsQuery:
-    """Lists the attempts to heal runs. run: only this run; empty: all."""
+    """Lists the attempts to heal runs.
+
+    Attributes:
+        run: The run whose attempts are listed; empty: all runs.
+    """
 
     run: str = ""
 

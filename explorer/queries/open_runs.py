@@ -29,8 +29,12 @@ WORDS = {RUNS: "its process runs", GONE: "its process is gone", NOT_KNOWN: "whet
 
 
 class UnendedRun(NamedTuple):
-    """A run that has not ended. recorded_at: of its newest record, milliseconds since 1970. process: RUNS, GONE or
-    NOT_KNOWN. why: what its agent's record says, empty if no agent makes it.
+    """A run that has not ended.
+
+    Attributes:
+        recorded_at: When its newest record was recorded, in milliseconds since 1970.
+        process: What is known of its process: RUNS, GONE or NOT_KNOWN.
+        why: What its agent's record says; empty if no agent makes it.
     """
 
     recorded_at: int

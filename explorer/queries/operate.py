@@ -28,7 +28,11 @@ def question_json(question: ApprovalQuestion) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class ApprovalsQuery:
-    """The calls that wait for a person's approval. all_too: include those that were answered already."""
+    """The calls that wait for a person's approval.
+
+    Attributes:
+        all_too: Whether to include those that were answered already.
+    """
 
     all_too: bool = False
 
@@ -44,7 +48,11 @@ class ApprovalsQuery:
 
 @dataclass(frozen=True, slots=True)
 class RebuildQuery:
-    """Rebuilds every entity at a point. types: only entities of these types; the answer then has no root."""
+    """Rebuilds every entity at a point.
+
+    Attributes:
+        types: The types of the entities; empty for all. If types are given, the answer has no root.
+    """
 
     at: str | None = None
     types: tuple[str, ...] = ()
@@ -64,7 +72,11 @@ class RebuildQuery:
 
 @dataclass(frozen=True, slots=True)
 class DoctorQuery:
-    """Whether the log can be used on this machine. place: the log, as commands name it."""
+    """Whether the log can be used on this machine.
+
+    Attributes:
+        place: The log, as commands name it.
+    """
 
     place: LogTarget
 

@@ -17,7 +17,12 @@ from refold.streams.defaults import CLOCKS
 
 
 class Parameter(NamedTuple):
-    """A parameter of a question. kind: its JSON Schema type; choices: the allowed values, if there are few."""
+    """A parameter of a question.
+
+    Attributes:
+        kind: Its JSON Schema type.
+        choices: The allowed values, if there are few.
+    """
 
     name: str
     kind: str = "string"

@@ -144,7 +144,11 @@ def _difference_json(each: Difference, held: EntityView | None) -> dict[str, Any
 
 @dataclass(frozen=True, slots=True)
 class RunQuery:
-    """A whole run. run: its id, or the beginning of its id."""
+    """A whole run.
+
+    Attributes:
+        run: The run's id, or the beginning of it.
+    """
 
     run: str
     at: str | None = None
@@ -204,7 +208,11 @@ def whole_json(
 
 @dataclass(frozen=True, slots=True)
 class StepsQuery:
-    """The steps of a run, or one of them. step: its number; None: all."""
+    """The steps of a run, or one of them.
+
+    Attributes:
+        step: The number of the step; None: all steps.
+    """
 
     run: str
     at: str | None = None

@@ -179,7 +179,7 @@ def holder_json(holder: Holder) -> dict[str, Any]:
     return {
         "observed_at": time_text(holder.observed_at),
         "recorded_at": millis_text(holder.recorded_at),
-        "observation": holder.observation,
+        "observation": holder.observation_id,
         "source": source_json(holder.source),
     }
 
@@ -212,20 +212,20 @@ def verdict_json(point: Point, verdict: VerifyReport) -> dict[str, Any]:
 
 def why_json(link: TraceLink, registry: Registry) -> dict[str, Any]:
     """Return one observation of a chain. A cause that is not in the log before the cut has only its id."""
-    statement = link.statement
+    observation = link.observation
     return {
-        "observation": link.observation,
-        "entity": None if statement is None else statement.entity,
+        "observation": link.observation_id,
+        "entity": None if observation is None else observation.entity,
         "position": None if link.position is None else position_json(link.position),
-        "source": None if statement is None else source_json(statement.source),
+        "source": None if observation is None else source_json(observation.source),
         "causes": link.causes,
-        "kind": None if statement is None else statement.kind,
-        "observed_at": None if statement is None else time_text(statement.observed_at),
+        "kind": None if observation is None else observation.kind,
+        "observed_at": None if observation is None else time_text(observation.observed_at),
         "recorded_at": None if link.recorded_at is None else millis_text(link.recorded_at),
-        "patch": None if statement is None else patch_of(statement, registry),
-        "cleared": None if statement is None else list(statement.cleared),
-        "retracts": None if statement is None else [each.hex() for each in statement.retracts],
-        "link": None if statement is None or statement.link is None else relation_json(statement.link),
+        "patch": None if observation is None else patch_of(observation, registry),
+        "cleared": None if observation is None else list(observation.cleared),
+        "retracts": None if observation is None else [each.hex() for each in observation.retracts],
+        "link": None if observation is None or observation.link is None else relation_json(observation.link),
         "depth": link.depth,
     }
 
@@ -240,13 +240,13 @@ def relation_json(link: Relation) -> dict[str, Any]:
     }
 
 
-def patch_of(statement: Observation, registry: Registry) -> dict[str, Any]:
+def patch_of(observation: Observation, registry: Registry) -> dict[str, Any]:
     """Return an observation's patch in JSON, using the newest version of its type that has all its fields."""
-    versions = registry.versions(statement.type)
+    versions = registry.versions(observation.type)
     for version in reversed(versions):
-        if statement.patch.keys() <= version.definition.by_first_name.keys():
-            return patch_json(statement, version.definition)
-    return patch_json(statement, versions[-1].definition)
+        if observation.patch.keys() <= version.definition.by_first_name.keys():
+            return patch_json(observation, version.definition)
+    return patch_json(observation, versions[-1].definition)
 
 
 def change_json(change: Change, shown: MutationFormatter, partition: int) -> dict[str, Any]:

@@ -45,7 +45,11 @@ class ShownChanges:
 
 @dataclass(frozen=True, slots=True)
 class TailQuery:
-    """The changes after a point. since: the point, as WHEN."""
+    """The changes after a point.
+
+    Attributes:
+        since: The point, as WHEN.
+    """
 
     since: str
 

@@ -32,7 +32,11 @@ _WORD = re.compile(r"\s+|\w+|[^\w\s]")
 
 
 class TextPiece(NamedTuple):
-    """A piece of a text. is_other: whether the other side has different text at this point."""
+    """A piece of a text.
+
+    Attributes:
+        is_other: Whether the other side has different text at this point.
+    """
 
     text: str
     is_other: bool

@@ -16,7 +16,12 @@ ROLES = frozenset({"system", "developer", "user", "assistant", "model", "tool", 
 
 
 class MessagePart(NamedTuple):
-    """A part of a message. kind: text, thinking, call, result or json; name: the tool, for a call or a result."""
+    """A part of a message.
+
+    Attributes:
+        kind: `text`, `thinking`, `call`, `result` or `json`.
+        name: The tool, for a call or a result.
+    """
 
     kind: str
     value: Any
@@ -31,8 +36,11 @@ class ModelMessage(NamedTuple):
 
 
 class ModelRequest(NamedTuple):
-    """A model's request. settings: everything that is not a message, such as model and temperature; tools: the names of
-    the tools that the model could call.
+    """A model's request.
+
+    Attributes:
+        settings: Everything that is not a message, such as model and temperature.
+        tools: The names of the tools that the model could call.
     """
 
     messages: tuple[ModelMessage, ...]

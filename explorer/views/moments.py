@@ -29,7 +29,7 @@ class SliderStop(NamedTuple):
     Attributes:
         at: The moment, as WHEN.
         clock: The clock of `at`.
-        time: RFC 3339.
+        time: The time of the moment, as RFC 3339.
         about: What happened.
         is_chosen: Whether the page shows this moment.
         x: The position on the slider, in percent of its width.
@@ -44,15 +44,22 @@ class SliderStop(NamedTuple):
 
 
 class DeployMark(NamedTuple):
-    """A marker of the log, such as a deploy. x: percent, halfway between the moments before and after it."""
+    """A marker of the log, such as a deploy.
+
+    Attributes:
+        x: The position in percent, halfway between the moments before and after it.
+    """
 
     name: str
     x: float
 
 
 class SliderStops(NamedTuple):
-    """The stops of a slider. earlier, later: how many moments are left out on each side; chosen: the index of the shown
-    moment, -1 for none.
+    """The stops of a slider.
+
+    Attributes:
+        earlier, later: How many moments are left out on each side.
+        chosen: The index of the shown moment; -1 for none.
     """
 
     clock: str

@@ -25,7 +25,11 @@ CELL_MAX = 160
 
 
 class Clipped(NamedTuple):
-    """A text to be shown. left_out: how many of its characters are not shown."""
+    """A text to be shown.
+
+    Attributes:
+        left_out: How many of its characters are not shown.
+    """
 
     text: str
     left_out: int = 0

@@ -20,7 +20,12 @@ LISTED_MAX = 20
 
 
 class Evaluation(NamedTuple):
-    """One evaluation. run, subject: what it judged. passed: None if it does not say."""
+    """One evaluation.
+
+    Attributes:
+        run, subject: The run and the subject that it judged.
+        passed: Whether the verdict is that it passed; None if the evaluation does not say.
+    """
 
     entity: str
     run: str
@@ -44,7 +49,11 @@ class Evaluation(NamedTuple):
 
 
 class HealingOfRun(NamedTuple):
-    """One attempt to heal a run. runs: the run, its proof, and the run that continues."""
+    """One attempt to heal a run.
+
+    Attributes:
+        runs: The run, its proof, and the run that continues.
+    """
 
     attempt: int
     status: str
@@ -53,7 +62,11 @@ class HealingOfRun(NamedTuple):
 
 
 class RelatedRecords(NamedTuple):
-    """The records that refer to a run. more: how many evaluations are not listed."""
+    """The records that refer to a run.
+
+    Attributes:
+        more: How many evaluations are not listed.
+    """
 
     evaluations: tuple[Evaluation, ...]
     more: int

@@ -33,8 +33,9 @@ OF_THE_PROCESS = ("now", "random", "uuid")
 class StateDifference(NamedTuple):
     """A difference at one path of a state.
 
-    has_before, has_after: whether the path had a value before and after. message: the added value as a message, if it
-    is one.
+    Attributes:
+        has_before, has_after: Whether the path had a value before and after.
+        message: The added value as a message, if it is one.
     """
 
     path: str

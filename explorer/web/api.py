@@ -38,8 +38,11 @@ OPENAPI = "openapi.json"
 
 
 class Endpoint(NamedTuple):
-    """One endpoint. make: creates the question; argument: the name of the part of the path after NAME, empty for
-    none.
+    """One endpoint.
+
+    Attributes:
+        make: Creates the question.
+        argument: The name of the part of the path after NAME; empty for none.
     """
 
     about: str

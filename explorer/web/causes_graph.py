@@ -45,7 +45,9 @@ VALUE = ""
 class GraphNode(NamedTuple):
     """A drawn observation, or the value.
 
-    observation: its id in hex; VALUE for the value. x, y: the top left corner, pixels.
+    Attributes:
+        observation: Its id in hex; VALUE for the value.
+        x, y: The top left corner, in pixels.
     """
 
     observation: str
@@ -56,9 +58,13 @@ class GraphNode(NamedTuple):
 class GraphFold(NamedTuple):
     """Observations that are not drawn.
 
-    key: its name in an address. kind, agent: of its members; MIXED and empty if they are of several, both empty if they
-    are not in the log. members: how many there are. beyond: how many further observations only folds lead to, this
-    one first. x, y: the top left corner, pixels.
+    Attributes:
+        key: Its name in an address.
+        kind, agent: The kind and the agent of its members: MIXED and empty if they are of several, both empty if they
+            are not in the log.
+        members: The number of its members.
+        beyond: How many further observations only folds lead to, this one first.
+        x, y: The top left corner, in pixels.
     """
 
     key: str
@@ -71,7 +77,13 @@ class GraphFold(NamedTuple):
 
 
 class CausesGraph(NamedTuple):
-    """A graph of causes. edges: SVG paths. width, height: pixels. folded: how many observations are not drawn."""
+    """A graph of causes.
+
+    Attributes:
+        edges: The edges, as SVG paths.
+        width, height: The size, in pixels.
+        folded: How many observations are not drawn.
+    """
 
     nodes: tuple[GraphNode, ...]
     folds: tuple[GraphFold, ...]
@@ -91,7 +103,12 @@ class _Fold:
 
 
 class _Waiting(NamedTuple):
-    """A drawn node whose causes have no place yet. depth: how many causes further is drawn; pool: see _Drawing."""
+    """A drawn node whose causes have no place yet.
+
+    Attributes:
+        depth: How many causes further the graph is drawn.
+        pool: The name of the pool that its causes are counted in (see _Drawing).
+    """
 
     effect: str
     causes: Sequence[str]
@@ -136,13 +153,15 @@ def causes_graph(chain: Sequence[TraceLink], opened: Sequence[str] = ()) -> Caus
 class _Drawing:
     """Decides where each observation of a chain is: in a node of its own, or in a fold.
 
-    place: by observation, the node or fold that has it. A pool is how many observations may be drawn: one for the whole
-    graph, and one for each opened fold.
+    A pool is how many observations may be drawn: one for the whole graph, and one for each opened fold.
+
+    Attributes:
+        place: The node or fold that has an observation, by observation.
     """
 
     def __init__(self, chain: Sequence[TraceLink], opened: Sequence[str]) -> None:
-        self._links = {each.observation: each for each in chain}
-        self._roots = [each.observation for each in chain if each.depth == 0]
+        self._links = {each.observation_id: each for each in chain}
+        self._roots = [each.observation_id for each in chain if each.depth == 0]
         self._opened = opened
         self._pools = {VALUE: NODES_DRAWN}
         self.place: dict[str, str] = {}
@@ -185,8 +204,8 @@ class _Drawing:
     def _kinds(self, causes: Iterable[str]) -> Mapping[tuple[str, str], list[str]]:
         found: dict[tuple[str, str], list[str]] = {}
         for each in causes:
-            statement = self._links[each].statement
-            kind = ("", "") if statement is None else (type_of(statement.entity), statement.source.agent)
+            observation = self._links[each].observation
+            kind = ("", "") if observation is None else (type_of(observation.entity), observation.source.agent)
             found.setdefault(kind, []).append(each)
         return found
 
@@ -204,7 +223,7 @@ class _Drawing:
                 for cause in self._causes(waiting.popleft()):
                     if cause in self.place:
                         continue
-                    is_source = not self._links[cause].causes and self._links[cause].statement is not None
+                    is_source = not self._links[cause].causes and self._links[cause].observation is not None
                     if is_source and left and len(fold.sources) < SOURCES_OF_A_FOLD:
                         left -= 1
                         self.place[cause] = cause

@@ -12,7 +12,12 @@ CHANGES_MAX = 400
 
 
 class ChartMark(NamedTuple):
-    """One change of a field. x: from 0 to WIDTH; label: text for people."""
+    """One change of a field.
+
+    Attributes:
+        x: The position, from 0 to WIDTH.
+        label: The text for people.
+    """
 
     x: float
     label: str
@@ -22,8 +27,9 @@ class ChartMark(NamedTuple):
 class HistoryLane(NamedTuple):
     """The history of one field.
 
-    line: an SVG path of its values if all of them are numbers, else empty. low, high: the smallest and the largest
-    value.
+    Attributes:
+        line: An SVG path of its values if all of them are numbers, else empty.
+        low, high: The smallest and the largest value.
     """
 
     field: str

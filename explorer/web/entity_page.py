@@ -30,8 +30,11 @@ MORE_SEARCHED = 4
 class CausesShown(NamedTuple):
     """The chain of a value.
 
-    links: the drawn observations as `refold why` has them, by id, the nearest first. traced: how many were traced.
-    is_whole: whether that is all of them. can_open: whether the address may name another fold to be opened.
+    Attributes:
+        links: The drawn observations as `refold why` has them, by id, the nearest first.
+        traced: How many observations were traced.
+        is_whole: Whether these are all of the chain.
+        can_open: Whether the address may name another fold to be opened.
     """
 
     graph: CausesGraph
@@ -117,12 +120,12 @@ def _causes(view: PageView, value: str, cut: Cut) -> CausesShown:
     """Return the chain of a value, TYPE/ID.FIELD[.KEY], with the folds opened that the address names."""
     limit = view.number("traced") or view.limits.observations_traced
     _, entity, path = field_of(view.log, value, str(cut), RECORDED)
-    chain = trace(view.log.port, cut, entity.held_by(path.field, path.key), limit)
+    chain = trace(view.log.port, cut, entity.observations_of(path.field, path.key), limit)
     opened = opened_in(view.get("open"))
     graph = causes_graph(chain, opened)
     drawn = {each.observation for each in graph.nodes}
-    links = opened_chain_json(view.log, [each for each in chain if each.observation in drawn], cut)
-    known = {each.observation for each in chain}
+    links = opened_chain_json(view.log, [each for each in chain if each.observation_id in drawn], cut)
+    known = {each.observation_id for each in chain}
     is_whole = len(chain) < limit or all(cause in known for each in chain for cause in each.causes)
     by_id = {each["observation"]: each for each in links}
     return CausesShown(graph, by_id, len(chain), is_whole, len(opened) < OPENED_MAX)

@@ -13,18 +13,17 @@ from refold.explorer.views.moments import READS_SEARCHED
 class PageLimits:
     """The limits of a site's pages.
 
-    An entity (entity_page.py):
-    observations_traced: of the chain of a value; about 150 ms' work.
-    records_searched: in so many of the newest records agents' reads are looked for; in at least partition_records_min
-    of each partition.
-
-    The list of runs (runs_page.py):
-    runs_listed: the newest runs. runs_more: so many more are offered.
-    steps_searched: in so many steps a text is searched.
-    steps_costed: so many steps are read to know what runs cost; about 80 ms' work.
-
-    A run (run_page.py):
-    steps_loaded: a run of more steps is read in windows. steps_around: steps of a window on each side of the shown one.
+    Attributes:
+        observations_traced: The number of observations in the chain of an entity's value (entity_page.py); about 150
+            ms' work.
+        records_searched: The number of the newest records in which agents' reads of an entity are looked for.
+        partition_records_min: The least number of them in each partition.
+        runs_listed: The number of runs in the list at first: the newest (runs_page.py).
+        runs_more: The number of further runs that the list offers.
+        steps_searched: The number of steps in which a text is searched.
+        steps_costed: The number of steps that are read to know what runs cost; about 80 ms' work.
+        steps_loaded: The number of steps up to which a run is read whole, and not in windows (run_page.py).
+        steps_around: The number of steps of a window on each side of the shown one.
     """
 
     observations_traced: int = 5_000

@@ -53,7 +53,12 @@ CONTENT_BYTES_MAX = 2_048
 
 
 class SignIns:
-    """Checks who has signed in. token: None: nobody has to; is_secure: whether the pages are served over TLS."""
+    """Checks who has signed in.
+
+    Args:
+        token: The token to sign in with; None: nobody has to.
+        is_secure: Whether the pages are served over TLS.
+    """
 
     def __init__(self, token: Token | None, *, is_secure: bool) -> None:
         self._token = token
@@ -153,7 +158,12 @@ class NewestCut:
 
 @dataclass(frozen=True, slots=True)
 class Explorer:
-    """The site of one log. can_write: whether it has actions. limits: of its pages."""
+    """The site of one log.
+
+    Attributes:
+        can_write: Whether it has actions.
+        limits: The limits of its pages.
+    """
 
     place: LogTarget
     handles: Handles

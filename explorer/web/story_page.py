@@ -18,7 +18,11 @@ SAID_MAX = 280
 
 
 class Sentence(NamedTuple):
-    """One sentence of a story. kind: did, decided, said, failed or kept."""
+    """One sentence of a story.
+
+    Attributes:
+        kind: `did`, `decided`, `said`, `failed` or `kept`.
+    """
 
     kind: str
     text: str

@@ -32,7 +32,7 @@ class TimelineBar(NamedTuple):
         row: One of ROWS.
         kind: The kind of the row, or of a call.
         x: The left end, in percent.
-        width: In percent.
+        width: The width, in percent.
         first: The number of the first step that the bar represents.
         last: The number of the last one.
         label: Its description.
@@ -54,14 +54,24 @@ class TimelineBar(NamedTuple):
 
 
 class IdleGap(NamedTuple):
-    """A shortened time in which no step was running. x: percent; milliseconds: its real duration."""
+    """A shortened time in which no step was running.
+
+    Attributes:
+        x: The position, in percent.
+        milliseconds: Its real duration, in milliseconds.
+    """
 
     x: float
     milliseconds: float
 
 
 class Timeline(NamedTuple):
-    """A timeline. rows: those that have bars, in order; scales: those that can be chosen."""
+    """A timeline.
+
+    Attributes:
+        rows: The rows that have bars, in order.
+        scales: The scales that can be chosen.
+    """
 
     rows: tuple[str, ...]
     bars: tuple[TimelineBar, ...]

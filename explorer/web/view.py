@@ -27,7 +27,12 @@ class PageMoved(Exception):
 
 @dataclass(frozen=True, slots=True)
 class PageView:
-    """One request for a page. path: the decoded parts after the first; query: the parameters of the address."""
+    """One request for a page.
+
+    Attributes:
+        path: The decoded parts of the path after the first.
+        query: The parameters of the address.
+    """
 
     log: AgentLog
     place: LogTarget

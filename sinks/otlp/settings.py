@@ -24,8 +24,15 @@ HIDDEN = "***"
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """One receiver. url: without a query; host: HOST:PORT. position: the file where the position is kept, "" for the
-    default. content: whether what may hold anybody's words is sent. skips_rejected: continue past what it rejects."""
+    """One receiver.
+
+    Attributes:
+        url: The URL, without a query.
+        host: The host and the port, HOST:PORT.
+        position: The file where the position is kept; "" for the default.
+        content: Whether what may hold anybody's words is sent.
+        skips_rejected: Whether the sink continues past what the receiver rejects.
+    """
 
     scheme: str
     host: str

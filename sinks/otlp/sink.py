@@ -243,7 +243,7 @@ class OtlpSink(Sink):
 
     def load(self, load: Load) -> None:
         """Send the runs again whose types have a new definition: spans are made by the present definitions."""
-        self._send(run for each in load.entities() for run in _run_of(each.entity))
+        self._send(run for each in load.states() for run in _run_of(each.entity))
         self._position_file().write(load.cut)
 
     def write(self, batch: Batch) -> None:

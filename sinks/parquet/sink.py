@@ -71,7 +71,13 @@ class CommittedFile(msgspec.Struct, frozen=True):
 
 
 class CommitManifest(msgspec.Struct, frozen=True):
-    """One commit. folder: the folder of its files, below the sink's URL. cut: as text. root: of the state, in hex."""
+    """One commit.
+
+    Attributes:
+        folder: The folder of its files, below the sink's URL.
+        cut: The cut as text.
+        root: The root of the state, in hex.
+    """
 
     refold_parquet: int
     number: int

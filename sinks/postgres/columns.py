@@ -81,7 +81,8 @@ _encode_json = msgspec.json.Encoder().encode
 class SqlColumn(NamedTuple):
     """One field's column: `sql` as PostgreSQL names the type, `text` makes COPY's text of a canonical value.
 
-    doc: what the type's file says of the field.
+    Attributes:
+        doc: What the type's file says of the field.
     """
 
     field: str

@@ -59,8 +59,11 @@ _SWITCH = {"yes": True, "no": False}
 
 @dataclass(frozen=True, slots=True)
 class PostgresAddress:
-    """A parsed address. conninfo: for libpq, with its password; never shown. secrets: texts that no message may
-    contain.
+    """A parsed address.
+
+    Attributes:
+        conninfo: The connection string for libpq, with its password; never shown.
+        secrets: The texts that no message may contain.
     """
 
     conninfo: str = field(repr=False)
@@ -199,8 +202,8 @@ class PostgresSink(Sink):
                 connection.execute(sql.SQL("DELETE FROM {}").format(self._tables.of(name).at))
             delete = sql.SQL("DELETE FROM {} WHERE type = ANY(%s)").format(self._tables.history)
             connection.execute(delete, (sorted(types),))
-            entities = load.entities()
-            while some := list(islice(entities, STATES_AT_ONCE)):
+            found = load.states()
+            while some := list(islice(found, STATES_AT_ONCE)):
                 for table, states in self._by_table(some):
                     _copy(connection, table.copy, _parts(state_line(table.columns, each) for each in states))
             if self.wants_history:

@@ -18,7 +18,11 @@ _BITS_OF_HASH = 12
 
 
 class WordFilter:
-    """The filter of one run. bits: as it was stored."""
+    """The filter of one run.
+
+    Args:
+        bits: The bits of the filter, as they were stored.
+    """
 
     __slots__ = ("_bits", "_count", "_mask")
 

@@ -38,8 +38,12 @@ _BUCKETS = range(64)
 class SearchConditions:
     """A search: the conditions that a turn must meet, all of them.
 
-    text: words, and phrases in quotes. tool, model, error: a part of a name, in any case of letters. agent: of the run.
-    since, until: microseconds since 1970. min_cost_usd, max_cost_usd: of the turn.
+    Attributes:
+        text: Words, and phrases in quotes.
+        tool, model, error: A part of a name, in any case of letters.
+        agent: The agent of the run.
+        since, until: The bounds of the time when the turn began, in microseconds since 1970.
+        min_cost_usd, max_cost_usd: The bounds of the cost of the turn, in US dollars.
     """
 
     text: str = ""
@@ -54,7 +58,12 @@ class SearchConditions:
 
 
 class FoundTurn(NamedTuple):
-    """A turn that was found. number: its id in the index. step: 0 for the content of a whole run or conversation."""
+    """A turn that was found.
+
+    Attributes:
+        number: Its id in the index.
+        step: The number of the step; 0 for the content of a whole run or conversation.
+    """
 
     number: int
     owner: str
@@ -74,7 +83,12 @@ class FoundTurn(NamedTuple):
 
 
 class SearchHit(NamedTuple):
-    """A turn as it is shown. run: "" for a conversation without a run. snippet: "" if the search has no text."""
+    """A turn as it is shown.
+
+    Attributes:
+        run: The run; "" for a conversation without a run.
+        snippet: The snippet; "" if the search has no text.
+    """
 
     run: str
     agent: str
@@ -84,7 +98,11 @@ class SearchHit(NamedTuple):
 
 
 class TurnFinder:
-    """Searches one index. ring: the keys of sealed content; None without keys."""
+    """Searches one index.
+
+    Args:
+        ring: The keys of sealed content; None without keys.
+    """
 
     def __init__(self, database: SearchDatabase, ring: KeyRing | None) -> None:
         self._database = database
@@ -201,7 +219,11 @@ class TurnFinder:
 
 
 class _HashedRun(NamedTuple):
-    """A run of sealed content. hashes: of each group of words, under the run's key: those that the filter may have."""
+    """A run of sealed content.
+
+    Attributes:
+        hashes: The hashes of each group of words under the run's key, as far as the filter may have them.
+    """
 
     number: int
     owner: str

@@ -107,7 +107,7 @@ class SearchSink(Sink):
             database.clear()
             if self._asked_sealed is not None:
                 database.put_meta("sealed", "yes" if self._asked_sealed else "no")
-            names: Iterable[str] = (each.entity for each in load.entities())
+            names: Iterable[str] = (each.entity for each in load.states())
             if load.types is not None:  # the other types of it stay as they were defined
                 names = rebuilt(self._open_log(), TYPES, load.cut) or ()
             self._put(names, load.cut)

@@ -36,11 +36,16 @@ _LEFT_OUT = frozenset({"state", "metadata", "answered", "span"})
 
 @dataclass(slots=True)
 class SearchedTurn:
-    """One turn. owner: the run's or conversation's entity, or that of a received run's step. step: 0 for the content of
-    the whole. at: microseconds since 1970.
+    """One turn.
 
-    text: None if it cannot be read, or is sealed and was not requested. error: the exception's class. is_same: another
-    record of the session has it (agents/recordings/same_turns.py), and is searched instead.
+    Attributes:
+        owner: The run's or conversation's entity, or that of a received run's step.
+        step: The number of the step; 0 for the content of the whole.
+        at: When it began, in microseconds since 1970.
+        text: The text; None if it cannot be read, or is sealed and was not requested.
+        error: The name of the exception's class.
+        is_same: Whether another record of the session has it (agents/recordings/same_turns.py), and is searched
+            instead.
     """
 
     owner: str

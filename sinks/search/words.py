@@ -21,7 +21,12 @@ _SNIPPET = 80
 
 
 class SearchText(NamedTuple):
-    """A parsed search text. words: each must occur. phrases: words that must follow one another."""
+    """A parsed search text.
+
+    Attributes:
+        words: The words, each of which must occur.
+        phrases: The phrases, whose words must follow one another.
+    """
 
     words: tuple[str, ...]
     phrases: tuple[tuple[str, ...], ...]

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from refold.avro.jsonform import formatter
 from refold.sinks.port import Batch, EntityState, HistoryStep, Load, Sink, SinkBusy, SinkRefused, SnapshotSink
-from refold.sinks.run import keep_snapshots, keep_up
+from refold.sinks.registry import open_sink
+from refold.sinks.run import SinkReport, SinkWatch, keep_snapshots, keep_up
 from refold.sinks.states import packed
 from refold.streams.changes import Row
 from refold.streams.cut import Cut, parse_cut
@@ -24,10 +25,13 @@ __all__ = [
     "Sink",
     "SinkBusy",
     "SinkRefused",
+    "SinkReport",
+    "SinkWatch",
     "SnapshotSink",
     "formatter",
     "keep_snapshots",
     "keep_up",
+    "open_sink",
     "packed",
     "parse_cut",
 ]

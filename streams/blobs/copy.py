@@ -23,7 +23,8 @@ Progress = Callable[[int, int], None]
 class CopyResult:
     """The result of a copy: contents and bytes that were copied, that already existed, and that were noted as expired.
 
-    damaged: the reason why a content could not be copied, by SHA-256 in hex.
+    Attributes:
+        damaged: The reason why a content could not be copied, by SHA-256 in hex.
     """
 
     contents: int = 0

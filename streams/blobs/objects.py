@@ -46,7 +46,12 @@ _EVER_MS = 1 << 49
 
 
 class BlobObjects(ContentStore):
-    """Contents by SHA-256. wait: time.sleep, or a test's replacement; now_s: a monotonic clock, in seconds."""
+    """Contents by SHA-256.
+
+    Args:
+        wait: `time.sleep`, or a test's replacement.
+        now_s: A monotonic clock, in seconds.
+    """
 
     def __init__(
         self, objects: Objects, *, lease_s: float = LEASE_S, now_s: Callable[[], float] = time.monotonic,

@@ -38,8 +38,9 @@ class StoredContent(NamedTuple):
 class ContentStore(ABC):
     """Contents of one log. Every method may raise StorageError, or StoreUnavailable if the store gives no answer.
 
-    url: the store's URL, without any secret. erases_later: whether a removed content's bytes stay on disks for some
-    time.
+    Attributes:
+        url: The store's URL, without any secret.
+        erases_later: Whether a removed content's bytes stay on disks for some time.
     """
 
     url: str

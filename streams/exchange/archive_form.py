@@ -35,9 +35,13 @@ _BYTES = {"type": "bytes"}
 
 
 class Header(NamedTuple):
-    """The first item. format: FORMAT; cut: the text of the archived point; archived_at in milliseconds.
+    """The first item.
 
-    forked_from: the id of the log from which the archived log was forked, if it was.
+    Attributes:
+        format: The log's FORMAT.
+        cut: The text of the archived point.
+        archived_at: In milliseconds since 1970.
+        forked_from: The id of the log from which the archived log was forked, if it was.
     """
 
     format: int

@@ -22,7 +22,13 @@ from refold.streams.exchange.files import FileDefinition
 
 
 class TypeCatalog:
-    """Definitions by type. held: the log's, in order; mine: the user's; shipped: refold's."""
+    """Definitions by type.
+
+    Args:
+        held: The log's, in order.
+        mine: The user's.
+        shipped: Those of refold.
+    """
 
     def __init__(
         self,

@@ -33,7 +33,8 @@ under any wire id."""
 class Intake:
     """Adds observations to a log, and counts them: read, new, already known, and the distinct entities.
 
-    durable: how many of those read are certainly in the log.
+    Attributes:
+        durable: How many of those read are certainly in the log.
     """
 
     def __init__(self, log: Log, advance: Callable[[int], None] = lambda more: None, window: int = WINDOW) -> None:
@@ -73,7 +74,7 @@ class Intake:
     def _take(self, some: Sequence[EncodedObservation]) -> None:
         new = [each for each in some if self._is_new(each.entity, each.id)]
         if new:
-            self._log.take_encoded(new)
+            self._log.append_encoded(new)
         self._advance(len(some))
         if len(self._recent) >= self._window:
             self.flush()

@@ -14,10 +14,12 @@ MIB = 1 << 20
 class FileLimits:
     """Bounds on one file; each is checked while the file is read.
 
-    line_bytes: a line of text, decompressed. block_bytes: a block of an Avro container, compressed and decompressed,
-    and its header. depth, items: levels of nesting and values of one JSON text. expansion: how many times larger than
-    the file its decompressed content may be, beyond EXPANSION_FROM bytes. conversation_bytes: the text of a
-    conversation that is spread over many lines, decompressed.
+    Attributes:
+        line_bytes: A line of text, decompressed.
+        block_bytes: A block of an Avro container, compressed and decompressed, and its header.
+        depth, items: The levels of nesting and the number of values of one JSON text.
+        expansion: How many times larger than the file its decompressed content may be, beyond EXPANSION_FROM bytes.
+        conversation_bytes: The text of a conversation that is spread over many lines, decompressed.
     """
 
     line_bytes: int = 64 * MIB

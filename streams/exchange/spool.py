@@ -33,7 +33,9 @@ _decode = msgspec.msgpack.Decoder(list[_Stored]).decode
 class ObservationSpool:
     """Checked observations in order. For one thread.
 
-    count: how many were put. is_whole: whether it has all of them.
+    Attributes:
+        count: How many were put.
+        is_whole: Whether it has all of them.
     """
 
     def __init__(self, bytes_max: int = BYTES_MAX) -> None:

@@ -216,13 +216,17 @@ class RecordRows(Protocol):
 class LogReader(ABC):
     """The reads of a log. They see at least everything that this process flushed.
 
-    archived_at: in milliseconds, if this is the archive of another log: it has that log's id, takes no appends, and
-    answers for no later time. forked_from: the id of the log whose archive this one continues. blobs: the contents that
-    are too large for a record. has_store: whether contents can be stored. is_indexed: whether `find`, one entity's
-    records and single records are lookups, not passes over a partition. is_dense: whether `.changes` has a change at
-    every offset. has_tables: whether the entity tables are in this process; otherwise `check_elsewhere` checks them.
-    config: the settings, apart from the URL, that open the log in another process. keeps_order: whether a lost
-    observation implies that all later appended ones are lost too, in all partitions.
+    Attributes:
+        archived_at: The time in milliseconds, if this is the archive of another log: it has that log's id, takes no
+            appends, and answers for no later time.
+        forked_from: The id of the log whose archive this one continues.
+        blobs: The contents that are too large for a record.
+        has_store: Whether contents can be stored.
+        is_indexed: Whether `find`, one entity's records and single records are lookups, not passes over a partition.
+        is_dense: Whether `.changes` has a change at every offset.
+        has_tables: Whether the entity tables are in this process; otherwise `check_elsewhere` checks them.
+        config: The settings, apart from the URL, that open the log in another process.
+        keeps_order: Whether a lost observation implies that all later ones are lost too, in all partitions.
     """
 
     url: str

@@ -16,7 +16,8 @@ from typing import NamedTuple
 class ObjectInfo(NamedTuple):
     """A stored object: its name below the store's URL, its size in bytes, and the time of its put.
 
-    put_ms: milliseconds since 1970 by the store's clock; some stores round down to whole seconds.
+    Attributes:
+        put_ms: The time in milliseconds since 1970, by the store's clock; some stores round down to whole seconds.
     """
 
     name: str
@@ -27,7 +28,8 @@ class ObjectInfo(NamedTuple):
 class Objects(ABC):
     """A store. Every method raises StoreUnavailable if the store gives no answer, StoreRefused for a permanent error.
 
-    url: the store's URL, without any secret.
+    Attributes:
+        url: The store's URL, without any secret.
     """
 
     url: str

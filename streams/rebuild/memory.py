@@ -11,10 +11,10 @@ from refold.streams.defaults import PUT_BYTES
 class RebuildMemory:
     """Limits of the memory of a rebuild. Every value gives the same entities.
 
-    put_bytes: the entities that were folded since a layer was made of them (streams/snapshots/layers.py).
-    objects: in each partition so many entities stay objects when the others are encoded, which is done at twice as
-    many.
-    postponed_records: postponed entities are folded in groups of about so many records.
+    Attributes:
+        put_bytes: The size of folded entities at which a layer is made of them (streams/snapshots/layers.py).
+        objects: The number of entities of each partition that stay objects. At twice as many, the others are encoded.
+        postponed_records: The approximate number of records in a group of postponed entities, which is folded at once.
     """
 
     put_bytes: int = PUT_BYTES

@@ -56,7 +56,8 @@ class RecordsToRead:
 class StartingEpoch:
     """The epoch that the rebuild of one partition begins from, if any. Creating it begins to read the epoch.
 
-    fallbacks: why epochs were not used.
+    Attributes:
+        fallbacks: Why epochs were not used.
     """
 
     def __init__(

@@ -33,7 +33,13 @@ MONTH = re.compile(r"\d{4}-\d{2}\Z")
 
 @dataclass(frozen=True, slots=True)
 class RebuildLimits:
-    """The limits of a view. since: microseconds since 1970. closing: how each type closes at the cut, by type name."""
+    """The limits of a view.
+
+    Attributes:
+        types, entities: The wanted ones, by name; None for all.
+        since: Leave out entities that were closed before this time, in microseconds since 1970; None for no limit.
+        closing: How each type closes at the cut, by type name.
+    """
 
     types: frozenset[str] | None = None
     entities: frozenset[str] | None = None
@@ -132,8 +138,12 @@ class PartitionRange(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class RebuildPlan:
-    """The plan of a rebuild. ranges: by partition, only partitions that can hold wanted entities. limits: None for all
-    entities. memory: of each process that rebuilds.
+    """The plan of a rebuild.
+
+    Attributes:
+        ranges: The ranges by partition, only for partitions that can hold wanted entities.
+        limits: None for all entities.
+        memory: The memory of each process that rebuilds.
     """
 
     cut: Cut

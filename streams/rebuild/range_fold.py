@@ -36,7 +36,7 @@ from refold.streams.table.folds import Folds
 BATCH_RECORDS = 4_000
 UNHASHED = bytes(32)
 
-Read = Callable[[int], None]
+OnRead = Callable[[int], None]
 """Called with the number of further records read."""
 ReadRange = Callable[[int, int], Iterator[Record]]
 """Returns the records with start <= offset < end of the partition."""
@@ -45,13 +45,18 @@ ReadRange = Callable[[int, int], Iterator[Record]]
 class RangeFold:
     """The fold of a range of one partition onto entities.
 
-    wants: selects the entities to fold, by name; None for all. folds: the definitions. checks: selects the entities
-    whose kernel fold Python checks; None for none. misfolded: entities for which the kernel's result differed from
-    Python's. read_range: reads the records to fold in order.
+    Args:
+        wants: Selects the entities to fold, by name; None for all.
+        checks: Selects the entities whose kernel fold Python checks; None for none.
+
+    Attributes:
+        folds: The definitions.
+        misfolded: Entities for which the kernel's result differed from Python's.
+        read_range: Reads the records to fold in order.
     """
 
     def __init__(
-        self, log: LogReader, partition: int, layers: Layers, folds: Folds, read: Read,
+        self, log: LogReader, partition: int, layers: Layers, folds: Folds, read: OnRead,
         wants: Choose | None = None, checks: Choose | None = None, memory: RebuildMemory = DEFAULT_MEMORY,
     ) -> None:  # fmt: skip
         self._log = log

@@ -32,10 +32,17 @@ _BUCKETS_BYTES = 32 * BUCKETS
 
 @dataclass(slots=True)
 class RebuiltPartition:
-    """One partition of a rebuilt state, and how it was rebuilt. For a limited rebuild the first two fields are not
-    exact.
+    """One partition of a rebuilt state, and how it was rebuilt.
 
-    apart: whether a child process folded it.
+    Attributes:
+        layers: Its entities.
+        entities, observations: How many there are; not exact for a limited rebuild: see Rebuilt.
+        replayed: The number of records that were folded.
+        reopened: The number of entities that were folded from their first observation, and not from a snapshot.
+        scanned: The number of records that were read for these.
+        epoch: The epoch that it began from; None for the first record.
+        fallbacks: Why later epochs were not used.
+        apart: Whether a child process folded it.
     """
 
     layers: Layers

@@ -66,8 +66,9 @@ class UnknownId(Enum):
 class SchemaIds:
     """A Schema Registry. Thread-safe.
 
-    timeout_s: of one request. retries: the number of further attempts after errors that may be temporary, with growing
-    delays.
+    Args:
+        timeout_s: The timeout of one request.
+        retries: The number of further attempts after errors that may be temporary, with growing delays.
     """
 
     def __init__(self, settings: RegistrySettings, *, timeout_s: float = TIMEOUT_S, retries: int = RETRIES) -> None:

@@ -23,8 +23,9 @@ _NEAR_ROWS = 8
 class Cursor:
     """A consistent view of the rows start <= key < stop, in ascending or descending order.
 
-    held: RocksDB's iterator, in a list that is emptied when the database is closed, which the iterator would otherwise
-    prevent. `release` empties it too; do not call `step` after it.
+    Args:
+        held: RocksDB's iterator, in a list that is emptied when the database is closed, which the iterator would
+            otherwise prevent. `release` empties it too; do not call `step` after it.
     """
 
     def __init__(self, held: list[RdictIter], start: bytes, stop: bytes | None, *, reverse: bool) -> None:
@@ -90,7 +91,14 @@ def rows(cursor: Cursor, step: Callable[[Cursor], tuple[list[Row], bool]]) -> It
 
 
 class RowCounter:
-    """Counts the rows of a consistent view, without reading their values. held: see Cursor. rows: counted by now."""
+    """Counts the rows of a consistent view, without reading their values.
+
+    Args:
+        held: See Cursor.
+
+    Attributes:
+        rows: The number of rows so far.
+    """
 
     def __init__(self, held: list[RdictIter]) -> None:
         self._held = held
@@ -125,7 +133,11 @@ class RowCounter:
 
 
 class PrefixCursor:
-    """Reads the rows of one prefix after another. held: see Cursor."""
+    """Reads the rows of one prefix after another.
+
+    Args:
+        held: See Cursor.
+    """
 
     def __init__(self, held: list[RdictIter], prefixes: Iterator[bytes]) -> None:
         self._held = held

@@ -130,9 +130,14 @@ def hash_chunks_of(groups: Iterable[Group], chunk_bytes: int) -> Iterator[bytes]
 
 
 class Chunk:
-    """A chunk that was read. data: all of its bytes. places: sorted.
+    """A chunk that was read.
 
-    Raises CorruptionError if the bytes are not what was written.
+    Attributes:
+        data: Its bytes.
+        places: The places of its entities, sorted.
+
+    Raises:
+        CorruptionError: The bytes are not what was written.
     """
 
     def __init__(self, data: bytes, where: str, *, checked: bool = False) -> None:

@@ -39,8 +39,12 @@ def given(found: Given | None) -> Given:
 class Changes:
     """The entities with a distinct observation since an offset. Iterating over them changes their buckets.
 
-    kernel: makes the chunks, if it is given. It leaves all of them to Python if a row is damaged. chunk_bytes: a chunk
-    is full at this size. at_most: an upper bound of their number, known without reading them.
+    Args:
+        kernel: Makes the chunks, if it is given. It leaves all of them to Python if a row is damaged.
+        chunk_bytes: A chunk is full at this size.
+
+    Attributes:
+        at_most: An upper bound of their number, known without reading them.
     """
 
     def __init__(

@@ -34,7 +34,8 @@ class _Batch(NamedTuple):
 class _Latest:
     """The entries of a partition, oldest first. The states of the first ones are dropped.
 
-    size: the bytes of the other states.
+    Attributes:
+        size: The bytes of the other states.
     """
 
     def __init__(self) -> None:

@@ -46,9 +46,14 @@ class SlowerCuts(NamedTuple):
 class Collected(NamedTuple):
     """What was removed of one partition, or in a dry run would have been.
 
-    kept: how many epochs stay. removed: the epochs that do not, and `slower` what that costs. records, removed_bytes:
-    the removed records, of epochs removed long enough ago. waiting: those that are removed when the grace period ends.
-    problems: what kept the partition from being collected.
+    Attributes:
+        kept: The number of epochs that stay.
+        removed: The epochs that were removed.
+        slower: The cuts whose rebuild takes longer because of that.
+        records, removed_bytes: The number and the size of the removed records: those of epochs that were removed before
+            the grace period.
+        waiting: The number of records that are removed when the grace period ends.
+        problems: What kept the partition from being collected.
     """
 
     partition: int

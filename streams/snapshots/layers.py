@@ -21,7 +21,7 @@ from refold.streams.digest import Digests, preimage
 from refold.streams.partitioner import place_of
 from refold.streams.snapshots.chunk import Chunk, Member, Piece, chunks_of_pieces, merged_preimages, newest, piece_of
 from refold.streams.snapshots.closed_entities import ColdEntities
-from refold.streams.snapshots.spans import Read
+from refold.streams.snapshots.spans import ReadGroup
 from refold.streams.snapshots.spill import ChunkPlace, ChunkStore
 
 LAYERS_TO_MERGE = 8
@@ -279,7 +279,7 @@ class Layers:
             return self._store.get(refs[0] >> _GROUP_BITS).members(refs[0] & _GROUP_MASK)
         return sorted(self._latest(refs, Chunk.members, {}).items())
 
-    def _latest(self, refs: list[int], read: Read, found: dict[bytes, bytes]) -> dict[bytes, bytes]:
+    def _latest(self, refs: list[int], read: ReadGroup, found: dict[bytes, bytes]) -> dict[bytes, bytes]:
         """Read several groups, newest first, and merge them into `found`, newer over older."""
         for ref in reversed(refs):
             found.update(read(self._store.get(ref >> _GROUP_BITS), ref & _GROUP_MASK))

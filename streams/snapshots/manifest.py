@@ -66,7 +66,8 @@ class OffsetSpan(NamedTuple):
 class ColdSpan(NamedTuple):
     """A span of closed entities of one type and month of closing; a rebuild reads it when it is needed.
 
-    month: YYYY-MM (UTC), of the observation that closed them.
+    Attributes:
+        month: YYYY-MM (UTC) of the observation that closed them.
     """
 
     type_name: str
@@ -78,13 +79,18 @@ class ColdSpan(NamedTuple):
 class Manifest:
     """One sealed epoch. `entities` and `observations` (distinct) count all, closed ones included.
 
-    ranges: what to read, base first, later ones win; the last is this epoch's own.
-    slots: the digest of each of the partition's slots, ascending. root: over these, other slots empty.
-    changed: entities in the deltas since the base. previous: digest of the manifest before, empty in the first.
-    warm: entities in the base. recorded_at: the greatest below, in milliseconds. deadletters: their next offset.
-    aside: offsets below it whose observations were set aside, and are in no entity (avro/quarantine.py).
-    cold, index, buckets: see streams/snapshots/closed_entities.py. records, size: how many records and bytes sealing it
-    wrote.
+    Attributes:
+        ranges: What to read, base first, later ones win; the last is this epoch's own.
+        slots: The digest of each of the partition's slots, ascending.
+        root: The root over these, with the other slots empty.
+        changed: The number of entities in the deltas since the base.
+        previous: The digest of the manifest before, empty in the first.
+        warm: The number of entities in the base.
+        recorded_at: The greatest time of the records below the epoch's offset, in milliseconds since 1970.
+        deadletters: The next offset of the partition of `.deadletters`.
+        aside: The offsets below it whose observations were set aside, and are in no entity (avro/quarantine.py).
+        cold, index, buckets: See streams/snapshots/closed_entities.py.
+        records, size: How many records and bytes sealing it wrote.
     """
 
     log_id: bytes

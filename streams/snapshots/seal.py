@@ -50,14 +50,18 @@ from refold.streams.snapshots.delta import Changes, LeftToPython, given
 from refold.streams.snapshots.manifest import ColdSpan, Epoch, Manifest, OffsetSpan, encode_manifest, read_manifest
 from refold.streams.snapshots.read import check_slots, read_ranges
 from refold.streams.snapshots.settings import DEFAULT_SETTINGS, SnapshotSettings
-from refold.streams.snapshots.spans import ChunkCache, Read, SortedSpan, hashes_at, merged
+from refold.streams.snapshots.spans import ChunkCache, ReadGroup, SortedSpan, hashes_at, merged
 from refold.streams.snapshots.spill import ChunkStore
 from refold.streams.snapshots.store import EpochReader, EpochWriter
 from refold.streams.snapshots.table import EpochState, TableView
 
 
 class SpanWriter:
-    """Appends records to one partition, span by span. chunk_bytes: a chunk is full at this size."""
+    """Appends records to one partition, span by span.
+
+    Args:
+        chunk_bytes: A chunk is full at this size.
+    """
 
     def __init__(self, store: EpochWriter, partition: int, chunk_bytes: int) -> None:
         self._store = store
@@ -332,7 +336,7 @@ class Sealer:
         return _EpochSpans((span,), open_count, 0, cold, index, buckets)
 
     def _grown(
-        self, partition: int, spans: Sequence[OffsetSpan], new: OffsetSpan, read: Read, write: Write
+        self, partition: int, spans: Sequence[OffsetSpan], new: OffsetSpan, read: ReadGroup, write: Write
     ) -> list[OffsetSpan]:
         """Add a span. Earlier spans that are not much longer are merged with it, so there are always few."""
         left, alike = list(spans), [new]

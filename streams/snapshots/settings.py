@@ -11,30 +11,28 @@ from refold.streams.defaults import CHUNK_BYTES, OPEN_CHUNKS, PUT_BYTES
 class SnapshotSettings:
     """When epochs are sealed, and how they are written. Every value gives snapshots that rebuild to the same.
 
-    When (snapshotter.py):
-    epoch_records: an epoch is due after so many records, counted over all partitions that are folded here.
-    cpu_share: sealing uses at most this share of one processor's time while epochs are due; infinity for no limit.
-    idle_s: after so many seconds without a folded record, `Pace` no longer limits sealing.
-    collect_every_ms: garbage is collected after a base, at most once in so many milliseconds.
-    tombs_at_once: garbage collection replaces so many manifests by tombs in one write.
-    removed_at_once: in a `file:` log it removes so many records in one write.
-    compacted_bytes: in a `file:` log `.snapshots` is compacted once so many bytes of a partition were removed;
-    otherwise the disk space is freed only by later writes.
-
-    How (seal.py):
-    changed_min: if there are closed entities, the next base is due after so many changed entities at the earliest: with
-    closed entities each base writes all bucket digests.
-    observations_min: a base is made from the whole table after so many observations at the earliest: with fewer, a
-    delta costs less.
-    chunk_bytes: a chunk is full when its entities have so many bytes. It is one record of `.snapshots`.
-    open_chunks: so many chunks of earlier spans are in memory while they are merged or looked up.
-    put_bytes: changed entities are made a layer over the last base at this size, while a base is made of both.
-
-    Where (sealing_process/):
-    process_entities_min: a separate process seals once the partitions sealed here have so many entities together: then
-    sealing takes longer than starting a process.
-    message_bytes: the approximate size of a message with rows or records between the two processes; less than
-    MEMORY_BYTES of a channel.
+    Attributes:
+        epoch_records: The number of records, over all partitions folded here, after which an epoch is due
+            (snapshotter.py).
+        cpu_share: The largest share of one processor's time that sealing uses while epochs are due; infinity for no
+            limit.
+        idle_s: The seconds without a folded record after which `Pace` no longer limits sealing.
+        collect_every_ms: The least time between two collections of garbage. One may follow each base.
+        tombs_at_once: The number of manifests that garbage collection replaces by tombs in one write.
+        removed_at_once: The number of records that garbage collection removes in one write from a `file:` log.
+        compacted_bytes: The number of removed bytes of a partition after which `.snapshots` of a `file:` log is
+            compacted; otherwise the disk space is freed only by later writes.
+        changed_min: The least number of changed entities before the next base, if there are closed entities: then each
+            base writes all bucket digests (seal.py).
+        observations_min: The least number of observations before a base is made from the whole table: with fewer, a
+            delta costs less.
+        chunk_bytes: The size of entities at which a chunk is full. A chunk is one record of `.snapshots`.
+        open_chunks: The number of chunks of earlier spans that are in memory while they are merged or looked up.
+        put_bytes: The size at which changed entities are made a layer over the last base, while a base is made of both.
+        process_entities_min: The number of entities in the partitions sealed here from which a separate process seals
+            (sealing_process/): sealing them takes longer than starting a process.
+        message_bytes: The approximate size of a message with rows or records between the two processes; less than
+            MEMORY_BYTES of a channel.
     """
 
     epoch_records: int = 2_500

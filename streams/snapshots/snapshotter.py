@@ -51,8 +51,10 @@ Views = Callable[[Collection[int] | None], AbstractContextManager[Iterable[Table
 class Pace(NamedTuple):
     """How sealing, in both processes, holds back while records are folded.
 
-    share: its share of one processor's time. unsealed_max: it holds back no longer when so many records were folded
-    since the last epoch of a partition.
+    Attributes:
+        share: Its share of one processor's time.
+        unsealed_max: The number of records folded since the last epoch of a partition from which it holds back no
+            longer.
     """
 
     share: float
@@ -62,9 +64,13 @@ class Pace(NamedTuple):
 class Snapshotter:
     """Seals epochs of one log until `stop`.
 
-    partitions: returns those that are sealed here now. clock_ms: milliseconds since 1970. prepare: called before each
-    epoch and before each request. touched: the fold's cache for epochs. pace: None for no limit but `cpu_share`.
-    settings: when epochs are sealed and garbage is collected; the sealer has the same ones.
+    Args:
+        partitions: Returns those that are sealed here now.
+        clock_ms: Returns milliseconds since 1970.
+        prepare: Called before each epoch and before each request.
+        touched: The fold's cache for epochs.
+        pace: None for no limit but `cpu_share`.
+        settings: When epochs are sealed and garbage is collected; the sealer has the same ones.
     """
 
     def __init__(

@@ -14,7 +14,7 @@ from refold.streams.snapshots.manifest import OffsetSpan
 from refold.streams.snapshots.store import EpochReader
 
 Pair = tuple[bytes, bytes]
-Read = Callable[[Chunk, int], list[Pair]]
+ReadGroup = Callable[[Chunk, int], list[Pair]]
 """Reads a group of a chunk: `Chunk.hashes` or `Chunk.members`."""
 
 
@@ -44,7 +44,11 @@ def place_text(partition: int, offset: int) -> str:
 
 
 class ChunkCache:
-    """A cache of recently read chunks. open_chunks: how many it has at most."""
+    """A cache of recently read chunks.
+
+    Args:
+        open_chunks: How many it has at most.
+    """
 
     def __init__(self, open_chunks: int = OPEN_CHUNKS) -> None:
         self._open_chunks = open_chunks
@@ -90,7 +94,7 @@ class SortedSpan:
         """All chunks."""
         return map(self._chunk, range(self._span.start, self._span.end))
 
-    def groups(self, number: int, read: Read) -> Iterator[tuple[int, int, list[Pair]]]:
+    def groups(self, number: int, read: ReadGroup) -> Iterator[tuple[int, int, list[Pair]]]:
         """Yield (place, number, the group's pairs) for all groups."""
         for chunk in self.chunks():
             for group, place in enumerate(chunk.places):
@@ -118,7 +122,7 @@ class SortedSpan:
 
 
 def merged(
-    reader: EpochReader, partition: int, spans: list[OffsetSpan], read: Read, open_chunks: int
+    reader: EpochReader, partition: int, spans: list[OffsetSpan], read: ReadGroup, open_chunks: int
 ) -> Iterator[tuple[int, list[Pair]]]:
     """Merge several spans by key.
 

@@ -28,8 +28,14 @@ class ChunkStore:
     """Chunks by number: in memory up to memory_bytes, the others in the file.
 
     Of the chunks in the file at most open_chunks are open, and only as many as take memory_bytes again, but at least
-    open_min: a merge of several layers has one chunk of each open. chunk_bytes: chunks that are made to be put here are
-    full at this size. put_bytes: entities that are put are made a layer here at this size.
+    open_min.
+
+    Args:
+        open_min: How many are open in any case: a merge of several layers has one chunk of each open.
+
+    Attributes:
+        chunk_bytes: The size at which chunks that are made to be put here are full.
+        put_bytes: The size at which entities that are put are made a layer here.
     """
 
     def __init__(

@@ -230,8 +230,12 @@ def _u64(value: bytes, what: str) -> int:
 class Snapshot(NamedTuple):
     """One sealed epoch. If its manifest is damaged, only `problem` is set.
 
-    entities, observations (distinct): totals at the epoch. records, size (bytes): written by sealing it. recorded_at,
-    pinned_at: milliseconds. root: over the partition's entities.
+    Attributes:
+        entities, observations: The numbers of entities and of distinct observations at the epoch.
+        records, size: The number and the size in bytes of the records that sealing it wrote.
+        recorded_at: The greatest time of the records below it, in milliseconds since 1970.
+        pinned_at: When it was pinned, in milliseconds since 1970; None if it is not.
+        root: The root over the partition's entities.
     """
 
     epoch: Epoch

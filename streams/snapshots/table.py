@@ -21,7 +21,8 @@ Row = tuple[bytes, bytes]
 class EpochState:
     """The state of a partition's table at an epoch apart from its entities; see Manifest.
 
-    aside: every observation of the partition that is set aside in the table.
+    Attributes:
+        aside: Each observation of the partition that is set aside in the table.
     """
 
     epoch: Epoch

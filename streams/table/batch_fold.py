@@ -40,7 +40,7 @@ from refold.streams.rocks.scan import Row
 from refold.streams.table import keys
 from refold.streams.table.checkpoints import FIRST, checkpoint_value, is_due
 from refold.streams.table.folds import Folds, TypeFold
-from refold.streams.table.index_gaps import Gaps, Read, index, records_in
+from refold.streams.table.index_gaps import Gaps, ReadRecords, index, records_in
 from refold.streams.table.native import NativeFolder
 
 EntityChange = tuple[bytes, bytes, bytes]
@@ -70,7 +70,11 @@ class CheckedRecord(NamedTuple):
 
 
 class NotFolded(SchemaError):
-    """A custom reducer failed on an observation. definition: the offset of its type's definition in `.schemas`."""
+    """A custom reducer failed on an observation.
+
+    Attributes:
+        definition: The offset of its type's definition in `.schemas`.
+    """
 
     def __init__(self, problem: str, definition: int) -> None:
         super().__init__(problem)
@@ -79,9 +83,12 @@ class NotFolded(SchemaError):
 
 @dataclass(slots=True)
 class _Touched:
-    """An entity whose part of the batch is being folded. added: by order key, in log order.
+    """An entity whose part of the batch is being folded.
 
-    key: of its state. size: about the state's size in bytes.
+    Attributes:
+        added: The added elements by order key, in log order.
+        key: The key of its state.
+        size: The approximate size of the state in bytes.
     """
 
     entity: Entity
@@ -101,7 +108,7 @@ class BatchFold:
     `read` reads the log that is folded. Not thread-safe.
     """
 
-    def __init__(self, database: Database, registry: Registry, read: Read, below: int | None = None) -> None:
+    def __init__(self, database: Database, registry: Registry, read: ReadRecords, below: int | None = None) -> None:
         self.gaps: Gaps = {}
         self._database = database
         self._read = read

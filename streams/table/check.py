@@ -177,7 +177,7 @@ def _folds_directly(fold: Fold, entity: Entity, seen: Seen) -> bool:
         return False
 
 
-AT_ONCE = 500
+RECORDS_AT_ONCE = 500
 INDEXES: tuple[Family, ...] = ("timeline", "arrivals", "ids")
 
 
@@ -185,10 +185,15 @@ class IndexCheck:
     """Compares one table's indexes with the records of its partitions.
 
     Call `records` or `check` for them, then `checkpoints` for the same partitions, and `entries` with the number of
-    distinct observations of all partitions. distinct: this number of those that were checked so far.
+    distinct observations of all partitions.
 
-    partitions: their number in the log. record_at: returns the record at a partition and offset, or None. checks:
-    selects the entities that Python checks even if the kernel confirms them.
+    Args:
+        partitions: The number of partitions in the log.
+        record_at: Returns the record at a partition and offset, or None.
+        checks: Selects the entities that Python checks even if the kernel confirms them.
+
+    Attributes:
+        distinct: The number of distinct ones among those checked so far.
     """
 
     def __init__(
@@ -206,7 +211,7 @@ class IndexCheck:
     def records(self, given: Iterable[Record]) -> Iterator[Mismatch]:
         """Yield the mismatches of some records, given in the order of each partition."""
         records = iter(given)
-        while some := list(islice(records, AT_ONCE)):
+        while some := list(islice(records, RECORDS_AT_ONCE)):
             yield from self.check(some, self._confirmer.confirm(some, with_rows=True))
 
     def checkpoints(self, partitions: Collection[int] | None = None) -> Iterator[Mismatch]:

@@ -9,9 +9,8 @@ from refold.avro.errors import RefoldError
 from refold.avro.registry import Registry
 from refold.streams.rocks.database import Database
 from refold.streams.table.batch_fold import BatchFold
-from refold.streams.table.index_gaps import Read, fill, read_gaps
-
-FILLED_AT_ONCE = 500
+from refold.streams.table.index_gaps import ReadRecords, fill, read_gaps
+from refold.streams.table.limits import TableLimits
 
 _log = logging.getLogger(__name__)
 
@@ -19,12 +18,16 @@ _log = logging.getLogger(__name__)
 class Filler:
     """Runs one thread while there are gaps. It takes the fold's lock, so each step is between two batches."""
 
-    def __init__(self, database: Database, read: Read, registry: Registry, tables: BatchFold, lock: RLock) -> None:
+    def __init__(
+        self, database: Database, read: ReadRecords, registry: Registry, tables: BatchFold, lock: RLock,
+        limits: TableLimits,
+    ) -> None:  # fmt: skip
         self._database = database
         self._read = read
         self._registry = registry
         self._tables = tables
         self._lock = lock
+        self._records_max = limits.indexed_records
         self._stopping = False
         self._thread: Thread | None = None
         self.problem: RefoldError | None = None
@@ -66,7 +69,7 @@ class Filler:
     def _step(self) -> bool:
         with self._lock:
             write = self._database.batch()
-            left = fill(self._database, self._read, self._registry, self._tables.gaps, FILLED_AT_ONCE, write)
+            left = fill(self._database, self._read, self._registry, self._tables.gaps, self._records_max, write)
             self._database.write(write, sync=False)
             self._tables.gaps = left
             return bool(left)

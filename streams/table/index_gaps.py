@@ -36,7 +36,7 @@ class Gap(NamedTuple):
 
 
 Gaps = Mapping[int, Gap]
-Read = Callable[[int, int, int], Iterator[Record]]
+ReadRecords = Callable[[int, int, int], Iterator[Record]]
 """The records of a partition with start <= offset < end, in order, from the log itself."""
 
 
@@ -66,7 +66,7 @@ def table_record(gaps: Gaps) -> bytes:
     return cbor2.dumps({"format": FORMAT, "gaps": {partition: list(gap) for partition, gap in gaps.items()}})
 
 
-def records_in(read: Read, gaps: Gaps, names: Collection[str]) -> dict[str, list[Record]]:
+def records_in(read: ReadRecords, gaps: Gaps, names: Collection[str]) -> dict[str, list[Record]]:
     """Return the records of some entities in gaps, in order, repeats included.
 
     Args:
@@ -95,7 +95,7 @@ def index(record: Record, prefix: bytes, q: bytes, retracts: bool, write: WriteS
 
 
 def fill(
-    database: Database, read: Read, registry: Registry, gaps: Gaps, records_max: int, write: WriteSet
+    database: Database, read: ReadRecords, registry: Registry, gaps: Gaps, records_max: int, write: WriteSet
 ) -> dict[int, Gap]:
     """Put the next entries of the gaps into a write.
 

@@ -12,7 +12,11 @@ from refold.streams.table import keys
 
 
 class PinnedTable(TableView):
-    """One partition of a table; several may share one `states`. touched: TableView.touched."""
+    """One partition of a table; several may share one `states`.
+
+    Attributes:
+        touched: Returns the entities of the latest records; see TableView.touched.
+    """
 
     def __init__(
         self,

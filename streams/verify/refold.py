@@ -19,9 +19,12 @@ from refold.streams.table.folds import Folds
 class Refold:
     """The entities of one partition at `offset`, by the definitions below `schemas`.
 
-    checks: selects the entities whose kernel fold Python checks. gone: types whose definition there names custom code
-    that is missing; their entities are not checked. touched: the entities with records between the previous point and
-    the last one.
+    Args:
+        checks: Selects the entities whose kernel fold Python checks.
+
+    Attributes:
+        gone: The types whose definition there names custom code that is missing; their entities are not checked.
+        touched: The entities with records between the previous point and the last one.
     """
 
     def __init__(

@@ -16,9 +16,11 @@ MISMATCHES_MAX = 1000
 class VerifyReport:
     """The result: the root of the full fold (hex), the compared parts, and at most MISMATCHES_MAX mismatches.
 
-    unchecked: the parts that could not be checked, and what to do about it. foreign: records in the log's topics that
-    refold did not write, which every reader skips; not mismatches. set_aside: damaged records that an administrator set
-    aside. passed_over: records in unreadable batches that are not required.
+    Attributes:
+        unchecked: The parts that could not be checked, and what to do about it.
+        foreign: The records in the log's topics that refold did not write, which every reader skips; not mismatches.
+        set_aside: The damaged records that an administrator set aside.
+        passed_over: The records in unreadable batches that are not required.
     """
 
     cut: Cut

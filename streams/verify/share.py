@@ -36,7 +36,7 @@ BATCH_RECORDS = 1000
 # The observations that Python checks, by up to four checks, if there is a native kernel (table/confirming.py).
 REMEMBERED_MAX = 5 * CHECKED_RECORDS
 
-Read = Callable[[int], None]
+OnRead = Callable[[int], None]
 """Called with the number of further records done."""
 
 
@@ -44,8 +44,9 @@ Read = Callable[[int], None]
 class VerifyLimits:
     """How much memory a process uses.
 
-    held_bytes: the records of a partition that take more are read again for each check. entities_bytes: of the
-    entities; the rest is in a temporary file.
+    Attributes:
+        held_bytes: The records of a partition that take more are read again for each check.
+        entities_bytes: The memory of the entities; the rest is in a temporary file.
     """
 
     held_bytes: int
@@ -56,8 +57,10 @@ class VerifyLimits:
 class ShareReport:
     """The result of a share.
 
-    digests: of the slots that have entities, in hex. distinct: the number of first occurrences of observations; None if
-    the indexes were not checked to their end. is_whole: whether every partition could be folded to the cut.
+    Attributes:
+        digests: The digests of the slots that have entities, in hex.
+        distinct: The number of first occurrences of observations; None if the indexes were not checked to their end.
+        is_whole: Whether every partition could be folded to the cut.
     """
 
     observations: int = 0
@@ -94,7 +97,7 @@ def foldable(registry: Registry) -> list[str]:
     return sorted(found)
 
 
-def check_share(log: LogReader, cut: Cut, partitions: Sequence[int], limits: VerifyLimits, read: Read) -> ShareReport:
+def check_share(log: LogReader, cut: Cut, partitions: Sequence[int], limits: VerifyLimits, read: OnRead) -> ShareReport:
     """Check some partitions below a cut.
 
     Args:
@@ -111,7 +114,9 @@ def check_share(log: LogReader, cut: Cut, partitions: Sequence[int], limits: Ver
         return _check_share(log, cut, partitions, limits, read)
 
 
-def _check_share(log: LogReader, cut: Cut, partitions: Sequence[int], limits: VerifyLimits, read: Read) -> ShareReport:
+def _check_share(
+    log: LogReader, cut: Cut, partitions: Sequence[int], limits: VerifyLimits, read: OnRead
+) -> ShareReport:
     report = ShareReport()
     checks = some_entities(cut.records)
     indexes = _Indexes(log.record_rows(checks))

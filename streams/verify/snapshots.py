@@ -185,7 +185,11 @@ SHOWN = 8
 
 @dataclass(slots=True)
 class _SpanContent:
-    """The content of a span that was read: state hashes by entity. whole: no damage was found in it."""
+    """The content of a span that was read: state hashes by entity.
+
+    Attributes:
+        whole: Whether no damage was found in it.
+    """
 
     hashes: dict[str, bytes] = field(default_factory=dict)
     whole: bool = True

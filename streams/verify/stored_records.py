@@ -76,8 +76,10 @@ class RecordSpool:
 class StoredRecords:
     """The records of one partition, which several checks read: held in memory if they take at most `held_bytes`.
 
-    Larger ones are read again, from the spool if there is one, else from the log. is_read: whether `all` was read to
-    its end.
+    Larger ones are read again, from the spool if there is one, else from the log.
+
+    Attributes:
+        is_read: Whether `all` was read to its end.
     """
 
     def __init__(self, log: LogReader, partition: int, spool: RecordSpool | None, held_bytes: int = HELD_BYTES) -> None:

@@ -31,8 +31,11 @@ ANSWER_BYTES_MAX = 1 << 30
 
 
 class PagesClient:
-    """Sends requests with one set of credentials. ca: a file of certificates in PEM, instead of the system's.
-    answer_bytes_max: a larger answer is refused.
+    """Sends requests with one set of credentials.
+
+    Args:
+        ca: A file of certificates in PEM, instead of the system's.
+        answer_bytes_max: A larger answer is refused.
     """
 
     def __init__(

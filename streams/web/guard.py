@@ -86,7 +86,11 @@ class Head(NamedTuple):
 
 
 class RequestGuard:
-    """The rules of one server. names: the host names it accepts, in addition to loopback."""
+    """The rules of one server.
+
+    Args:
+        names: The host names it accepts, in addition to loopback.
+    """
 
     def __init__(self, scheme: str, names: Iterable[str], token: Token | None) -> None:
         self._scheme = scheme

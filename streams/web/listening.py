@@ -23,8 +23,10 @@ BACKLOG = 512
 class Access(NamedTuple):
     """How a server is reached, and by whom.
 
-    allowed_hosts: accepted host names, in addition to its own addresses. advertised: the URL given to others, if it is
-    not built from host and port. certificate, key: files in PEM; with them the server uses TLS.
+    Attributes:
+        allowed_hosts: The accepted host names, in addition to its own addresses.
+        advertised: The URL given to others, if it is not built from host and port.
+        certificate, key: The files in PEM; with them the server uses TLS.
     """
 
     token: Token | None = None
@@ -35,7 +37,13 @@ class Access(NamedTuple):
 
 
 class Listener:
-    """A bound address. scheme: of its URL; names: the accepted host names; tls: None for a server without TLS."""
+    """A bound address.
+
+    Attributes:
+        scheme: The scheme of its URL.
+        names: The accepted host names.
+        tls: None for a server without TLS.
+    """
 
     def __init__(self, host: str, port: int, access: Access | None = None, what: str = "the worker's pages") -> None:
         """Bind immediately.

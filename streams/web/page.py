@@ -70,7 +70,11 @@ JSON = "application/json"
 
 
 class PageResponse(NamedTuple):
-    """A page: status, content and its type. headers: further headers, by name."""
+    """A page: status, content and its type.
+
+    Attributes:
+        headers: The further headers, by name.
+    """
 
     status: int
     content: bytes
@@ -81,8 +85,10 @@ class PageResponse(NamedTuple):
 class Request(NamedTuple):
     """A request that the guard accepted.
 
-    path: as it was sent, still percent-encoded, without the query. headers: names in any case. is_known: whether the
-    client sent the token, or the server has none.
+    Attributes:
+        path: The path as it was sent, still percent-encoded, without the query.
+        headers: The headers, with names in any case.
+        is_known: Whether the client sent the token, or the server has none.
     """
 
     method: str
@@ -96,8 +102,10 @@ class Request(NamedTuple):
 class Route(NamedTuple):
     """How a request is answered.
 
-    lane: the name of the thread pool that answers it. is_open: clients without the token get an answer too.
-    is_followed: the answer is computed repeatedly, and sent as a server-sent event whenever it has changed.
+    Attributes:
+        lane: The name of the thread pool that answers it.
+        is_open: Whether clients without the token get an answer too.
+        is_followed: Whether the answer is computed repeatedly, and sent as a server-sent event when it has changed.
     """
 
     lane: str

@@ -33,7 +33,6 @@ from refold.streams.table.folds import TypeFold
 from refold.streams.worker.partition_table import PartitionTable, rows_by_place
 from refold.streams.worker.pending_commit import Overlay
 
-ENTITIES_AT_ONCE = 500
 RECORDS_AT_ONCE = 2_000
 FILLING_POLL_S = 0.05
 
@@ -49,7 +48,7 @@ def apply_without_fold(table: PartitionTable, registry: Registry, below: int) ->
     Returns:
         The first definition that needs a fold; the table stops before it. None if there is none below the offset.
     """
-    schemas = table.here.at.schemas
+    schemas = table.position.at.schemas
     found = None
     while found is None and schemas < below:
         version = registry.at(schemas)
@@ -57,7 +56,7 @@ def apply_without_fold(table: PartitionTable, registry: Registry, below: int) ->
             found = version
         else:
             schemas += 1
-    if schemas != table.here.at.schemas:
+    if schemas != table.position.at.schemas:
         table.apply_up_to(schemas)
     return found
 
@@ -102,10 +101,11 @@ def redefinition_overlay(table: PartitionTable, version: TypeVersion, below: int
     Raises:
         StorageError: This process cannot apply the definition.
     """
-    at = table.here.at
+    at = table.position.at
     try:
         type_fold = TypeFold(version)
-        rows, place = rows_by_place(table.database, version.definition.name, at.place, below, ENTITIES_AT_ONCE)
+        entities_max = table.limits.refolded_entities
+        rows, place = rows_by_place(table.database, version.definition.name, at.place, below, entities_max)
         to = PartitionPoint(at.offset, version.offset + 1) if place is None else at._replace(place=place)
         return table.fold_again(type_fold, rows, to)
     except NotRegistered as error:
@@ -131,10 +131,10 @@ def follow(table: PartitionTable, log: LogReader, to: PartitionPoint, check_canc
     Returns:
         The number of offsets that were folded.
     """
-    start = table.here.at.offset
+    start = table.position.at.offset
     _apply_definitions(table, log, PartitionPoint(to.offset, to.schemas), check_cancelled)
-    records = log.read(table.here.partition, table.here.at.offset, to.offset)
-    while table.here.at.offset < to.offset:
+    records = log.read(table.position.partition, table.position.at.offset, to.offset)
+    while table.position.at.offset < to.offset:
         check_cancelled()
         _fold_some(table, log, records, to.offset)
     _apply_definitions(table, log, to, check_cancelled)
@@ -145,14 +145,14 @@ def _apply_definitions(
     table: PartitionTable, log: LogReader, to: PartitionPoint, check_cancelled: Callable[[], None]
 ) -> None:
     """Apply definitions up to a point."""
-    while table.here.at[1:] < to[1:]:
+    while table.position.at[1:] < to[1:]:
         version = apply_without_fold(table, log.registry, to.schemas if to.place == 0 else to.schemas + 1)
         if version is None:
             return
         while table.is_filling:
             check_cancelled()
             time.sleep(FILLING_POLL_S)
-        while table.here.at.schemas == version.offset and table.here.at[1:] < to[1:]:
+        while table.position.at.schemas == version.offset and table.position.at[1:] < to[1:]:
             check_cancelled()
             table.write(redefinition_overlay(table, version, to.place if version.offset == to.schemas else None))
 
@@ -163,13 +163,13 @@ def _fold_some(table: PartitionTable, log: LogReader, records: Iterator[Record],
     if len(some) == RECORDS_AT_ONCE:
         through, recorded_at = some[-1].offset + 1, some[-1].recorded_at
     else:  # records with verdicts may follow the last one, and their times count
-        through, recorded_at = end, log.recorded_below(table.here.partition, end)
+        through, recorded_at = end, log.recorded_below(table.position.partition, end)
     table.write(table.fold(arrived, through, recorded_at))
 
 
 def store_deadletters_offset(table: PartitionTable, deadletters: int) -> None:
     """Store the next offset of `.deadletters` at the table's point."""
-    if table.here.deadletters != deadletters:
+    if table.position.deadletters != deadletters:
         overlay = table.empty_overlay()
         overlay.stored = replace(overlay.stored, deadletters=deadletters)
         table.write(overlay)

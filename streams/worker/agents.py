@@ -30,7 +30,11 @@ Act = Callable[[Change, Log], None]
 
 @dataclass(frozen=True, slots=True)
 class ChangesAgent:
-    """A function to call with changes; types: only changes of these entity types, all if empty."""
+    """A function to call with changes.
+
+    Attributes:
+        types: The entity types whose changes are wanted; all if empty.
+    """
 
     name: str
     types: frozenset[str]

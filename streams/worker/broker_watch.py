@@ -46,8 +46,13 @@ _log = logging.getLogger(__name__)
 
 
 class BrokerSighting(NamedTuple):
-    """The last observations. brokers: how many the cluster has, 0 while none answers. group_lag: offsets that are
-    recorded and not committed by the group, by partition. unfit: topics that are missing, or not set as a log needs."""
+    """The last observations.
+
+    Attributes:
+        brokers: How many the cluster has, 0 while none answers.
+        group_lag: The offsets that are recorded and not committed by the group, by partition.
+        unfit: The topics that are missing, or not set as a log needs.
+    """
 
     broker: Condition
     brokers: int = 0

@@ -19,7 +19,11 @@ _log = logging.getLogger(__name__)
 
 
 class StallLog:
-    """Logs stalls. For one thread; `of` may be called from any. what: the text before a partition's number."""
+    """Logs stalls. For one thread; `of` may be called from any.
+
+    Args:
+        what: The text before a partition's number.
+    """
 
     def __init__(self, what: str) -> None:
         self._what = what
@@ -49,7 +53,11 @@ class StallLog:
 
 
 class Condition(NamedTuple):
-    """Whether something holds, and since when, in milliseconds since 1970. why: the problem if it does not hold."""
+    """Whether something holds, and since when, in milliseconds since 1970.
+
+    Attributes:
+        why: The problem if it does not hold.
+    """
 
     holds: bool
     since_ms: int
@@ -80,11 +88,18 @@ class CurrentCondition:
 
 
 class WorkerCondition(NamedTuple):
-    """A worker's condition beyond its partitions. broker: whether one answers. group: whether it is a member; None
-    until it asks to join. folder: whether its tables can be written. failure: the error that ended its fold. brokers,
-    group_lag, unfit: as in streams/worker/broker_watch.py. held, pending: types and versions that wait for code
-    (streams/held_types.py). foreign: records that this worker skipped because refold did not write them. damaged:
-    likewise, because their batches cannot be read."""
+    """A worker's condition beyond its partitions.
+
+    Attributes:
+        broker: Whether one answers.
+        group: Whether it is a member; None until it asks to join.
+        folder: Whether its tables can be written.
+        failure: The error that ended its fold.
+        brokers, group_lag, unfit: As in streams/worker/broker_watch.py.
+        held, pending: The types and versions that wait for code (streams/held_types.py).
+        foreign: The records that this worker skipped because refold did not write them.
+        damaged: Likewise, because their batches cannot be read.
+    """
 
     broker: Condition
     group: Condition | None

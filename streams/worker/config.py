@@ -8,6 +8,7 @@ from pathlib import Path
 
 from refold.streams.registry.settings import RegistrySettings
 from refold.streams.snapshots.settings import DEFAULT_SETTINGS, SnapshotSettings
+from refold.streams.table.limits import DEFAULT_TABLE_LIMITS, TableLimits
 
 COMMIT_MS = 100
 RECORDS_MAX = 10_000
@@ -24,20 +25,31 @@ REGISTRY_S = 2.0
 class FoldConfig:
     """The configuration of one fold service.
 
-    url: of the log. folder: of its tables, one folder a partition; workers on one machine may share it, and find each
-    other's tables when a partition moves. instance: its name among the log's workers, the same after a restart:
-    transactions that an earlier process of this name left open are aborted at its start. is_static: the group knows it
-    by that name too, and returns its partitions if it is back within a session. is_standby: it keeps warm tables of
-    partitions that it does not own, in a folder of its own. commit_ms, records_max, bytes_max: a batch is committed
-    after so long, so many records, or so many bytes. session_ms: how long the group waits for a silent worker.
-    transaction_ms: after how long the broker aborts an open transaction; a partition's next owner waits for that.
-    epoch_every_ms: an epoch of a partition is sealed at most so often, unless what is kept for it nears its limit.
-    snapshots: when else epochs are sealed, and how.
-    registry: the Schema Registry, which a log that is bound to one asks about ids that it does not hold. kafka:
-    settings of librdkafka, which override those of the environment. client_id: the worker's name for others.
-    stuck_s: after so many seconds without an answer about a partition, the fetcher asks another client (fetcher.py).
-    retry_s: when a start, or a question to the Schema Registry, that got no answer is repeated. registry_s: how long it
-    may take to answer: batches wait for it.
+    Attributes:
+        url: The log.
+        folder: The folder of its tables, with a folder a partition. Workers on one machine may share it, and find each
+            other's tables when a partition moves.
+        instance: Its name among the log's workers, the same after a restart. Transactions that an earlier process of
+            this name left open are aborted at its start.
+        is_static: The group knows it by that name too, and returns its partitions if it is back within a session.
+        is_standby: It keeps warm tables of partitions that it does not own, in a folder of its own.
+        commit_ms: The longest time from a batch's first record to its commit.
+        records_max: The number of records at which a batch is committed.
+        bytes_max: The size at which a batch is committed.
+        session_ms: How long the group waits for a silent worker.
+        transaction_ms: The time after which the broker aborts an open transaction. A partition's next owner waits for
+            that.
+        epoch_every_ms: The shortest time between two epochs of a partition, unless the memory kept for the next one
+            nears its limit.
+        snapshots: When else epochs are sealed, and how.
+        table: How much of a table is written at a time.
+        registry: The Schema Registry. A log that is bound to one asks it about ids that it does not hold.
+        kafka: Settings of librdkafka, which override those of the environment.
+        client_id: The worker's name for its Kafka clients.
+        stuck_s: After so many seconds without an answer about a partition, the fetcher asks another client
+            (fetcher.py), and a read looks whether the record is damaged.
+        retry_s: The time after which an unanswered start, or a question to the Schema Registry, is repeated.
+        registry_s: How long the Schema Registry may take to answer. Batches wait for it.
     """
 
     url: str
@@ -52,6 +64,7 @@ class FoldConfig:
     transaction_ms: int = TRANSACTION_MS
     epoch_every_ms: int = EPOCH_EVERY_MS
     snapshots: SnapshotSettings = DEFAULT_SETTINGS
+    table: TableLimits = DEFAULT_TABLE_LIMITS
     registry: RegistrySettings | None = None
     kafka: Mapping[str, str] = field(default_factory=dict, repr=False)
     client_id: str = "refold-worker"

@@ -199,9 +199,19 @@ class Emitter:
         return False
 
     def emit(self, commits: Sequence[PendingCommit], membership: Callable[[], bytes]) -> dict[int, int]:
-        """Emit commits in one transaction; NotEmitted, CommitUnknown, StorageError.
+        """Emit commits in one transaction.
 
-        Returns the next offset of `.deadletters` in those partitions where there are new ones.
+        Args:
+            commits: The commits, one of a partition.
+            membership: Returns the metadata of the group's member, read again before the offsets are sent.
+
+        Returns:
+            The next offset of `.deadletters`, by partition, where there are new ones.
+
+        Raises:
+            NotEmitted: Nothing was committed; it may be tried again.
+            CommitUnknown: Whether it was committed is not known; the partitions must be started again.
+            StorageError: The broker refused too often, or a record cannot be written.
         """
         self._lettered.clear()
         if not self.begin() or not is_member(membership()):

@@ -76,11 +76,12 @@ class Fetcher:
 
     def __init__(self, clients: Clients, topic: str, unreadable: UnreadableBatches,
                  schemas: tuple[str, int] | None = None, stuck_s: float = STUCK_S) -> None:  # fmt: skip
-        """
+        """Create a fetcher that fetches no partition yet.
+
         Args:
-            clients: Connect to the brokers.
-            topic: Of which partitions are fetched.
-            unreadable: Knows what is set aside in the log.
+            clients: Makes the Kafka clients.
+            topic: The topic whose partitions are fetched.
+            unreadable: The unreadable batches, and which of them are set aside.
             schemas: The topic `.schemas`, and the offset to watch it from; None to watch nothing.
             stuck_s: After so many seconds without an answer about a partition, another client is asked for its end.
         """

@@ -81,7 +81,7 @@ class Operations:
             waits = False
             for partition, offset in offsets.items():
                 table = self._service.table(partition)
-                at = None if table is None else table.here.at
+                at = None if table is None else table.position.at
                 if at is not None and at.offset >= offset and at.schemas >= schemas:
                     found.append({"partition": partition, "offset": at.offset, "schemas": at.schemas})
                 elif self._service.owns(partition):

@@ -94,7 +94,7 @@ class OwnTables(TableClient):
         return found
 
     def totals(self, partition: int) -> tuple[int, int]:
-        here = self._table(partition).here
+        here = self._table(partition).position
         return here.entities, here.distinct
 
     def _table(self, partition: int) -> PartitionTable:

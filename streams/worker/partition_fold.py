@@ -66,7 +66,7 @@ class PartitionFold:
         self.counts = Counts()
         self.is_caught_up = False
         self._is_at_end = self._was_at_end = False
-        self.end = table.here.at.offset
+        self.end = table.position.at.offset
         self.refused: RegistryUnavailable | None = None
         self._damage: DamagedRecord | None = None
         self._unread: DamagedRecord | None = None
@@ -81,8 +81,8 @@ class PartitionFold:
         self._waiting: deque[RawRecord | UnreadableOffsets] = deque()
         self._batch = NextBatch()
         self._pending: PendingCommit | None = None
-        self._taken = self._next = table.here.at.offset
-        self._recorded_at = table.here.recorded_at
+        self._taken = self._next = table.position.at.offset
+        self._recorded_at = table.position.recorded_at
 
     @property
     def waits_for(self) -> str:
@@ -229,7 +229,7 @@ class PartitionFold:
 
     def _needs_definitions(self, raw: RawRecord) -> bool:
         """Whether definitions must be applied before this record is decided."""
-        schemas = self.table.here.at.schemas
+        schemas = self.table.position.at.schemas
         if schemas == len(self._registry):
             return False
         if not self.table.is_filling:
@@ -250,7 +250,7 @@ class PartitionFold:
     @property
     def _is_behind(self) -> bool:
         """Whether there are definitions that are not applied yet."""
-        return self.table.here.at.schemas < len(self._registry)
+        return self.table.position.at.schemas < len(self._registry)
 
     def next_commit(self) -> PendingCommit | None:
         """Fold the decided records, or apply definitions if there are none.
@@ -330,7 +330,7 @@ class PartitionFold:
         """The number of offsets that are not folded yet; 0 if only holes are left."""
         if self._is_at_end and not self._batch and not self._waiting and self._pending is None:
             return 0
-        return max(self.end, self._taken) - self.table.here.at.offset
+        return max(self.end, self._taken) - self.table.position.at.offset
 
     def status(self) -> dict[str, Any]:
         """Return the partition's status, for `/status` and metrics. Callable from any thread.
@@ -342,7 +342,7 @@ class PartitionFold:
             `last_commit_s`: the age of the last commit; None before the first one.
             `uncommitted_s`: for how long records have been waiting for a commit.
         """
-        at, lacking = self.table.here.at, self.table.lacking
+        at, lacking = self.table.position.at, self.table.lacking
         committed_at_s, uncommitted_from_s = self._committed_at_s, self._uncommitted_from_s
         now_s = self._now_s()
         return {

@@ -37,7 +37,8 @@ from refold.streams.table import keys
 from refold.streams.table.batch_fold import BatchFold, CheckedRecord, fold_again
 from refold.streams.table.folds import TypeFold
 from refold.streams.table.index_backfill import Filler
-from refold.streams.table.index_gaps import Read, read_gaps
+from refold.streams.table.index_gaps import ReadRecords, read_gaps
+from refold.streams.table.limits import DEFAULT_TABLE_LIMITS, TableLimits
 from refold.streams.worker.pending_commit import Overlay, StoredPosition, read_stored
 
 LOCK_WAIT_S = 0.1
@@ -53,13 +54,20 @@ _log = logging.getLogger(__name__)
 class PartitionTable:
     """One partition's table. Batches are folded into overlays; `write` puts one into it, in the order of creation.
 
-    stored: None while the table is lost. followed: how many records it folded without emitting since it was opened,
-    because they were emitted before. made_from: the source of its rebuild, if it was rebuilt (Rebuilt.source). For one
-    thread, except for the thread that fills its indexes and those that only read (streams/worker/own_tables.py).
+    For one thread, except for the one that fills its indexes and those that only read (own_tables.py).
+
+    Attributes:
+        stored: The position that the database stores; None while the table is lost.
+        followed: How many records it folded without emitting since it was opened, because they were emitted before.
+        made_from: The source of its rebuild, if it was rebuilt (Rebuilt.source).
     """
 
-    def __init__(self, database: Database, registry: Registry, read: Read, stored: StoredPosition | None) -> None:
+    def __init__(
+        self, database: Database, registry: Registry, read: ReadRecords, stored: StoredPosition | None,
+        limits: TableLimits = DEFAULT_TABLE_LIMITS,
+    ) -> None:  # fmt: skip
         self.database = database
+        self.limits = limits
         self.stored = stored
         self.followed = 0
         self.made_from: Mapping[str, object] | None = None
@@ -67,12 +75,12 @@ class PartitionTable:
         self._lock = RLock()
         self._aside: Mapping[int, str] | None = None
         self._fill_again_s = 0.0
-        self._filler = Filler(database, read, registry, self._writer, self._lock)
+        self._filler = Filler(database, read, registry, self._writer, self._lock, limits)
         if stored is not None:
             self.adopt(stored)
 
     @property
-    def here(self) -> StoredPosition:
+    def position(self) -> StoredPosition:
         """The table's stored position; only while it is not lost."""
         assert self.stored is not None
         return self.stored
@@ -105,10 +113,10 @@ class PartitionTable:
         """
         if aside is self._aside:
             return True
-        if not self.here.leaves_out(aside):
+        if not self.position.leaves_out(aside):
             return False
         self._aside = aside
-        self.stored = replace(self.here, aside=tuple(sorted(aside)))
+        self.stored = replace(self.position, aside=tuple(sorted(aside)))
         return True
 
     @property
@@ -124,7 +132,7 @@ class PartitionTable:
     @property
     def indexed(self) -> int:
         """The offset below which the indexes are complete. May be called from any thread."""
-        offset = self.here.at.offset
+        offset = self.position.at.offset
         return min([offset, *(gap.start for gap in self._writer.gaps.values())])
 
     @property
@@ -145,7 +153,7 @@ class PartitionTable:
 
     def apply_up_to(self, schemas: int) -> None:
         """Apply definitions that fold no entity again; the next written overlay stores that."""
-        self.stored = replace(self.here, at=PartitionPoint(self.here.at.offset, schemas))
+        self.stored = replace(self.position, at=PartitionPoint(self.position.at.offset, schemas))
         self._writer.fold_below(schemas)
 
     def fold(self, arrived: Sequence[CheckedRecord], offset: int, recorded_at: int) -> Overlay:
@@ -154,7 +162,7 @@ class PartitionTable:
         Args:
             arrived: The records, in order.
             offset: The offset after the last decided record.
-            recorded_at: The running maximum there, in milliseconds.
+            recorded_at: The greatest time of the records below it, in milliseconds since 1970.
 
         Returns:
             The overlay, which leads to the offset.
@@ -162,7 +170,7 @@ class PartitionTable:
         Raises:
             NotFolded: A custom reducer fails on a record.
         """
-        here, overlay = self.here, self.empty_overlay()
+        here, overlay = self.position, self.empty_overlay()
         with self._lock:
             self._writer.fold(arrived, overlay.write, overlay, {here.partition: offset})
         if arrived:
@@ -181,7 +189,7 @@ class PartitionTable:
         Returns:
             The overlay; the table stays as it is.
         """
-        here, overlay = self.here, self.empty_overlay()
+        here, overlay = self.position, self.empty_overlay()
         with self._lock:
             for row in rows:
                 fold_again(self._writer, type_fold, row, here.partition, to.offset, overlay.write, overlay)
@@ -189,13 +197,13 @@ class PartitionTable:
 
     def empty_overlay(self) -> Overlay:
         """Return an empty overlay at the present position."""
-        return Overlay(self.database.batch(), self.here)
+        return Overlay(self.database.batch(), self.position)
 
     def write(self, overlay: Overlay) -> None:
         """Write an overlay to the table."""
         overlay.stored.put(overlay.write)
         self.database.write(overlay.write, sync=False)
-        if overlay.stored.at.schemas != self.here.at.schemas:
+        if overlay.stored.at.schemas != self.position.at.schemas:
             self._writer.fold_below(overlay.stored.at.schemas)
         self.stored = overlay.stored
 

@@ -30,11 +30,16 @@ FORMAT = 3
 
 @dataclass(frozen=True, slots=True)
 class StoredPosition:
-    """A table's own position. recorded_at: the running maximum, in milliseconds; deadletters: the next offset.
+    """A table's own position.
 
-    entities, distinct: how many entities and distinct observations are folded. last: offset and id of the last folded
-    observation, by which a log that lost records and continued is recognised; None if there is none, or it was not
-    recorded. aside: the partition's observations that were set aside at the last check: those below `at` are left out.
+    Attributes:
+        at: The point up to which it is folded.
+        recorded_at: The greatest time of the records below it, in milliseconds since 1970.
+        deadletters: The next offset of the partition of `.deadletters`.
+        entities, distinct: How many entities and distinct observations are folded.
+        last: The offset and id of the last folded observation, by which a log that lost records and continued is
+            recognised; None if there is none, or it was not recorded.
+        aside: The partition's observations that were set aside at the last check: those below `at` are left out.
     """
 
     log_id: bytes
@@ -102,7 +107,11 @@ def read_stored(database: Database) -> StoredPosition | None:
 
 @dataclass(slots=True)
 class NextBatch:
-    """The records of the next commit, decided. set_aside: how many of their offsets are set aside."""
+    """The records of the next commit, decided.
+
+    Attributes:
+        set_aside: How many of their offsets are set aside.
+    """
 
     observations: list[CheckedRecord] = field(default_factory=list)
     verdicts: list[Verdict] = field(default_factory=list)

@@ -21,8 +21,10 @@ class SchemaLookup:
     """Looks unknown ids up, for the deciders of one worker (verdicts.Resolve)."""
 
     def __init__(self, log: KafkaLog, starter: Starter) -> None:
-        """
+        """Create a look-up in a worker's log.
+
         Args:
+            log: The log.
             starter: Reads the rest of `.schemas`, and activates what may be activated.
         """
         self._log = log

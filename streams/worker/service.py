@@ -98,7 +98,8 @@ class FoldService:
         schema_ids = (
             None if config.registry is None else SchemaIds(config.registry, timeout_s=config.registry_s, retries=0)
         )
-        log = self._log = KafkaLog(parse_url(config.url), config=config.kafka, schema_ids=schema_ids)
+        address = parse_url(config.url)
+        log = self._log = KafkaLog(address, config=config.kafka, silent_s=config.stuck_s, schema_ids=schema_ids)
         self._stopping = Event()
         self._has_ended = Event()
         self._memory = Memory(log.partitions)
@@ -107,7 +108,7 @@ class FoldService:
         self._pool = ThreadPoolExecutor(STARTS_AT_ONCE, thread_name_prefix="refold-start")
         self._emitting = ThreadPoolExecutor(1, thread_name_prefix="refold-emit")
         transactional_id = f"{log.topics.group}.fold.{config.instance}"
-        self._starter = Starter(log, config.folder, self._memory)
+        self._starter = Starter(log, config.folder, self._memory, config.table)
         self._lookup = SchemaLookup(log, self._starter)
         self._emitter = Emitter(
             log.clients, log.topics, transactional_id, config.transaction_ms, RefusalCount(now_s),
@@ -121,7 +122,7 @@ class FoldService:
         self._settling = DamageWaits(log.registry.rulings)
         self._membership: Membership | None = None
         self._clock_ms = clock_ms
-        self._watch = BrokerWatch(log.clients, log.topics, parse_url(config.url), log.partitions, clock_ms)
+        self._watch = BrokerWatch(log.clients, log.topics, address, log.partitions, clock_ms)
         self._group: CurrentCondition | None = None
         self._folder = FolderCondition(config.folder, clock_ms)
         self._failure = ""
@@ -251,7 +252,7 @@ class FoldService:
         return not self._emitter.is_fenced() or self.was_outage_within()
 
     def _note_membership(self, is_in: bool) -> None:
-        """Whether it is a member of its group."""
+        """Record whether this worker is a member of its group, and log a change."""
         assert self._group is not None
         group = self._log.topics.group
         before = self._group.note(is_in, "" if is_in else f"it is not a member of its group {group}")
@@ -295,7 +296,7 @@ class FoldService:
 
     def _fetch_timeout_s(self) -> float:
         """How long to wait for records."""
-        if any(each.is_due for each in self._partitions.values()):
+        if self._is_full() or any(each.is_due for each in self._partitions.values()):
             return 0
         if not self._has_decided():
             return IDLE_S
@@ -355,7 +356,7 @@ class FoldService:
                 for verdict in commit.verdicts:
                     self._letters.log(commit.partition, verdict.offset, verdict.reason)
                 partition = self._partitions[commit.partition]
-                begin = partition.table.here.at.offset
+                begin = partition.table.position.at.offset
                 partition.complete(commit, deadletters_ends.get(commit.partition))
                 self._sealing.committed(commit.partition, begin, commit.overlay)
             return
@@ -430,12 +431,12 @@ class FoldService:
                 self._partitions[number] = PartitionFold(
                     number, table, self._log.registry, decider, self._now_s, starting.took_s
                 )
-                self._fetcher.begin(number, table.here.at.offset)
+                self._fetcher.begin(number, table.position.at.offset)
                 self._sealing.begin(number, table)
                 # What a table was made again from, where it was.
                 rebuilt = table.made_from or None
                 log_event(_logger, "partition_folding" if rebuilt is None else "partition_rebuilt", partition=number,
-                          offset=table.here.at.offset, took_s=round(starting.took_s, 3), followed=table.followed,
+                          offset=table.position.at.offset, took_s=round(starting.took_s, 3), followed=table.followed,
                           made_from=rebuilt)  # fmt: skip
 
     def _release_partitions(self, numbers: Iterable[int]) -> None:

@@ -51,13 +51,15 @@ _logger = logging.getLogger(__name__)
 class _FoldedPartition:
     """A partition that is folded here.
 
-    begun_at: the offset where its fold began. commits: the number of its commits. fenced_at: that number when
-    this process found that it was fenced; None if it is not.
+    Attributes:
+        begun_at: The offset where its fold began.
+        commits: The number of its commits.
+        fenced_at: The number of commits when this process found that it was fenced; None if it is not.
     """
 
     def __init__(self, table: PartitionTable) -> None:
         self.database = table.database
-        self.begun_at = table.here.at.offset
+        self.begun_at = table.position.at.offset
         self.commits = 0
         self.fenced_at: int | None = None
 

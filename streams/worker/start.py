@@ -53,6 +53,7 @@ from refold.streams.log.port import LogPort
 from refold.streams.rebuild.result import Rebuilt
 from refold.streams.rocks.batch import WriteSet
 from refold.streams.rocks.families import Memory
+from refold.streams.table.limits import DEFAULT_TABLE_LIMITS, TableLimits
 from refold.streams.table.recovery import recover
 from refold.streams.worker.advance import follow, require_folded, store_deadletters_offset
 from refold.streams.worker.partition_table import LOST_RECORDS_REMEDY, PartitionTable, open_database, stored_position_of
@@ -106,7 +107,9 @@ class Cancelled(Exception):
 class Starting:
     """A partition that a thread is starting.
 
-    took_s: how long that took, once it is done. again_at_s: when to retry, if no broker answered.
+    Attributes:
+        took_s: How long the start took, in seconds, once it is done.
+        again_at_s: When to retry a failed start; None if none is due.
     """
 
     def __init__(self) -> None:
@@ -131,11 +134,12 @@ def close_started(table: Future[PartitionTable]) -> None:
 class Starter:
     """Starts partitions, several at a time, each in its own thread."""
 
-    def __init__(self, log: KafkaLog, folder: Path, memory: Memory) -> None:
+    def __init__(self, log: KafkaLog, folder: Path, memory: Memory, limits: TableLimits = DEFAULT_TABLE_LIMITS) -> None:
         self._log = log
         self._clients, self._topics, self._reading, self._offsets = log.clients, log.topics, log.reading, log.offsets
         self._folder = folder
         self._memory = memory
+        self._limits = limits
         self._lock = Lock()
         self.refused = ""
         """Why this worker could not write an activation at the last attempt; empty if it could."""
@@ -246,7 +250,7 @@ class Starter:
             )
             if stored is not None and stored.last is not None:
                 self._require_same(database.path, partition, *stored.last)
-            return PartitionTable(database, self._log.registry, self._log.read, stored)
+            return PartitionTable(database, self._log.registry, self._log.read, stored, self._limits)
         except BaseException:
             database.close()
             raise
@@ -297,7 +301,7 @@ class Starter:
             )  # fmt: skip
             table.followed += recover_table(table, self._log, begin, check_cancelled)
         table.adopt_rulings(aside)
-        if table.here.at < at:
+        if table.position.at < at:
             table.followed += follow(table, self._log, at, check_cancelled)
 
     def _times(self, partition: int) -> Times:

@@ -56,7 +56,7 @@ class Decider:
 
         Args:
             raws: The records.
-            recorded_at: The running maximum before them, in milliseconds.
+            recorded_at: The greatest time of the records before them, in milliseconds since 1970.
 
         Returns:
             The observation of each record, or None if `decide` must be called; the list ends before the first item that
@@ -77,10 +77,10 @@ class Decider:
 
         Args:
             raw: The record.
-            recorded_at: The running maximum with this record, in milliseconds.
+            recorded_at: The greatest time of the records up to this one, in milliseconds since 1970.
 
         Returns:
-            The observation, or the verdict on what is none.
+            The observation, or the verdict if the record is not one.
 
         Raises:
             RegistryUnavailable: Neither is known yet: the Schema Registry did not answer.

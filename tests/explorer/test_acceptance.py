@@ -103,9 +103,9 @@ def test_why_shows_every_result_byte_for_byte(url: str, recorded: list[Recorded]
                 action = log.state(f"action/{each.run}#{step}.{position}")
                 assert action.fields["call_id"] == call["id"]
                 holder = action.why("output")[0]
-                assert holder.statement is not None
-                assert holder.statement.entity == action.entity
-                assert holder.statement.patch["output"] == next(results)
+                assert holder.observation is not None
+                assert holder.observation.entity == action.entity
+                assert holder.observation.patch["output"] == next(results)
             assert next(results, None) is None
 
 
@@ -118,8 +118,8 @@ def test_every_document_leads_to_the_result_that_contains_it(url: str, recorded:
         assert len(documents) > 100
         for name in documents:
             chain = log.state(name).why("fields")
-            by_id = {link.observation: link.statement for link in chain}
-            for statement in (link.statement for link in chain if link.depth == 0):
+            by_id = {link.observation_id: link.observation for link in chain}
+            for statement in (link.observation for link in chain if link.depth == 0):
                 assert statement is not None
                 [action] = (by_id[cause.hex()] for cause in statement.causes)
                 assert action is not None

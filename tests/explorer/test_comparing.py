@@ -113,10 +113,10 @@ def test_different_read_links_to_the_observations_on_both_sides(tmp_path: Path) 
         behind = provenance(found, RunInLog(first, log), RunInLog(second, log))
         assert [(each.side, each.entity, each.field) for each in behind] == [
             ("a", "document/order-7", "fields"), ("b", "document/order-7", "fields")]  # fmt: skip
-        said = [[link.statement.source.agent for link in each.chain if link.statement] for each in behind]
+        said = [[link.observation.source.agent for link in each.chain if link.observation] for each in behind]
         assert said[0] == ["importer"]
         assert set(said[1]) == {"importer", "carrier", "mailbox"}
-        assert [(link.depth, link.observation) for link in behind[1].chain][-1] == (1, cause)
+        assert [(link.depth, link.observation_id) for link in behind[1].chain][-1] == (1, cause)
     done = refold_command("run", "compare", "first", "second", log=f"file:{tmp_path / 'log'}")
     assert done.status == 1
     assert "provenance in B: document/order-7.fields" in done.out

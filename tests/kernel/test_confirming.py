@@ -23,7 +23,6 @@ from refold.streams.client import Log
 from refold.streams.log.file.log import FileLog
 from refold.streams.log.port import ChangeRecord, Record
 from refold.streams.partitioner import partition_of
-from refold.streams.table import confirming
 from refold.streams.table.check import IndexCheck
 from refold.streams.table.confirming import RecordConfirmer, some_entities
 from refold.streams.verify import changes
@@ -158,8 +157,7 @@ def test_verify_leaves_little_to_python(tmp_path: Path, monkeypatch: pytest.Monk
         counting = Counting(monkeypatch)
         assert log.verify().ok
         assert (counting.records, counting.changes) == (count, changed)  # all entities of a log as small as this
-        monkeypatch.setattr(confirming, "CHECKED_RECORDS", 1)
-        monkeypatch.setattr("zlib.crc32", lambda *_: 1)
+        monkeypatch.setattr("refold.streams.verify.share.some_entities", lambda records: lambda name: False)
         counting.records = counting.changes = 0
         assert log.verify().ok
         assert counting.records < count // 4

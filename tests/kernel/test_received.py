@@ -307,7 +307,7 @@ def test_observations_are_taken_under_the_wire_ids_of_the_log(tmp_path: Path) ->
                 )
                 for entity, own, data in made
             ]  # fmt: skip
-            log.take_encoded(given)
+            log.append_encoded(given)
             log.flush()
             records = [each for partition, end in log.port.ends().items() for each in log.port.read(partition, 0, end)]
             assert sorted((each.entity, each.id, each.data) for each in records) == sorted(made)

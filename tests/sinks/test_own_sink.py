@@ -13,10 +13,7 @@ import pytest
 
 import refold
 from refold.avro.errors import InputError
-from refold.sink import Cut, SnapshotSink, keep_snapshots
-from refold.sinks.port import Sink
-from refold.sinks.registry import open_sink
-from refold.streams.cut import parse_cut
+from refold.sink import Cut, Sink, SnapshotSink, keep_snapshots, open_sink, parse_cut
 from refold.testing.sinks import SinkConformance, Store, StoreContent
 from refold_tests.tree import ROOT
 
@@ -44,14 +41,10 @@ class SqliteStore(Store):
                 )
             }
             history = [
-                (*head, *(None if each is None else json.loads(each) for each in shown), observation)
-                for *head, key, old, new, observation in (
-                    (row[0], row[1], row[2], row[3], row[4], row[5], row[6], row[7])
-                    for row in database.execute("SELECT * FROM history")
-                )
-                for shown in [(key, old, new)]
+                (*row[:4], *(each and json.loads(each) for each in row[4:7]), row[7])
+                for row in database.execute("SELECT * FROM history")
             ]
-        return StoreContent(parse_cut(cut), states, [tuple(each) for each in history])
+        return StoreContent(parse_cut(cut), states, history)
 
     @contextlib.contextmanager
     def refusing(self) -> Iterator[None]:

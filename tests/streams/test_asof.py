@@ -427,14 +427,14 @@ def test_state_names_its_holders_without_reading_the_history(tmp_path: Path, see
             if EVERYTHING[name].reducer in {"union", "append", "map"}:
                 elements = [holder for _, _, holder in view.element_holders(name)]
                 ids = held.values() if isinstance(held, dict) else held
-                assert sorted(each.observation for each in elements) == sorted(each.hex() for each in ids)
+                assert sorted(each.observation_id for each in elements) == sorted(each.hex() for each in ids)
                 holders += elements
             elif not isinstance(held, int):
-                assert holders[0].observation == held.hex()
+                assert holders[0].observation_id == held.hex()
             for holder in holders:
-                observation = said_by[holder.observation]
+                observation = said_by[holder.observation_id]
                 assert (holder.observed_at, holder.source) == (observation.observed_at, observation.source)
-                assert holder.recorded_at == recorded[holder.observation]
+                assert holder.recorded_at == recorded[holder.observation_id]
         assert "history" not in vars(view)
 
 
@@ -448,7 +448,7 @@ def test_later_observations_do_not_affect_conflicts_and_sums(tmp_path: Path) -> 
         past = log.state(A, log.point().cut.until(BEGIN + 1_000_000))
         assert (past.fields["last"], past.fields["total"]) == (2, 3)
         assert [(each.agent, each.value) for each in past.conflicts.losers] == [("a", 1)]
-        assert len(past.held_by("total")) == 2
+        assert len(past.observations_of("total")) == 2
         assert [(each.agent, each.value) for each in log.state(A).conflicts.losers] == [("a", 5)]
 
 

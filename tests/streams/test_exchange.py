@@ -185,7 +185,7 @@ def test_any_history_in_any_order_is_the_same_state(
         path, one, other = Path(folder) / name, f"file:{folder}/one", f"file:{folder}/other"
         with refold.open(f"{one}?partitions=4") as log:
             for each in history:
-                log.take(each, identify(each), THING, {})
+                log.append(each, identify(each), THING, {})
             log.flush()
             written(log, path)
         if name == "x.jsonl":

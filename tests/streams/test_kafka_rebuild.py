@@ -117,7 +117,7 @@ def test_child_processes_connect_as_their_parent(kafka_cluster: Callable[..., Ka
     port = KafkaLog(address, config=secured.client_config())
     with Log(port, {name: versions[0] for name, versions in TYPES.items()}, set(), process_context()) as log:
         for each in mixed_history(seed, 60, 10):
-            log.take(each, identify(each), TYPES[each.type][0], {})
+            log.append(each, identify(each), TYPES[each.type][0], {})
         log.flush()
         with Sealing(port, settings=SMALL_EPOCHS) as sealing:
             epochs = sealing.seal()

@@ -14,20 +14,22 @@ from refold.avro.ids import identify
 from refold.reducers.entity import stored_hash
 from refold.streams.client import Log
 from refold.streams.log.file import records
+from refold.streams.log.file.limits import FileLogLimits
 from refold.streams.log.file.log import FileLog
 from refold.streams.table import index_backfill
 from refold.streams.table.index_gaps import TABLE, read_gaps
+from refold.streams.table.limits import TableLimits
 from refold_tests.child import Child
 from refold_tests.histories import random_history
 from refold_tests.opening import open_log, take
 from refold_tests.sample_types import A, defined, document, said
 
-FILLED_AT_ONCE = 3
+LIMITS = FileLogLimits(table=TableLimits(indexed_records=3))
 
 
 @pytest.fixture
 def slow(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], None]]:
-    """The indexes are filled one step at each call, and not in the background."""
+    """The indexes are filled one step at each call, and not in the background (open such logs with LIMITS)."""
     steps: list[Callable[[], bool]] = []
 
     def held(self: index_backfill.Filler) -> None:
@@ -38,7 +40,6 @@ def slow(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], None]]:
             steps.clear()
 
     monkeypatch.setattr(index_backfill.Filler, "_run", held)
-    monkeypatch.setattr(index_backfill, "FILLED_AT_ONCE", FILLED_AT_ONCE)
     return iter([step]).__next__()  # type: ignore[return-value]
 
 
@@ -108,7 +109,7 @@ def test_folds_and_queries_continue_while_the_indexes_are_filled(
     rng.shuffle(coming)
     other = tmp_path / "other"
     other.mkdir()
-    with open_log(tmp_path) as log, open_log(other) as plain:
+    with open_log(tmp_path, limits=LIMITS) as log, open_log(other) as plain:
         for each in (log, plain):
             take(each, observations[:160])
         log.recover(wait=False)
@@ -121,7 +122,7 @@ def test_folds_and_queries_continue_while_the_indexes_are_filled(
             slow()
             assert states(log) == states(plain)
             if step % 10 == 1:
-                assert bool(read_gaps(port_of(log).database)) or step * FILLED_AT_ONCE >= lacking
+                assert bool(read_gaps(port_of(log).database)) or step * LIMITS.table.indexed_records >= lacking
                 assert answers(log, names) == answers(plain, names)
         while read_gaps(port_of(log).database):
             slow()
@@ -206,13 +207,13 @@ sys.stdin.read()
 RECOVERING = """
 import random, sys
 from pathlib import Path
-from refold.streams.table import index_backfill
+from refold.streams.log.file.limits import FileLogLimits
+from refold.streams.table.limits import TableLimits
 from refold_tests.histories import random_history
 from refold_tests.opening import open_log, take
 
-index_backfill.FILLED_AT_ONCE = 5
 path, seed, number = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
-log = open_log(path)
+log = open_log(path, limits=FileLogLimits(table=TableLimits(indexed_records=5)))
 print("open", flush=True)
 observations = random_history(seed, 400)
 while True:

@@ -59,7 +59,7 @@ rng, history = random.Random(seed + done), mixed_history(seed, length, 40)
 while done < len(history):
     some = history[done : done + rng.choice((1, 3, 9))]
     for each in some:
-        log.take(each, identify(each), TYPES[each.type][0], {})
+        log.append(each, identify(each), TYPES[each.type][0], {})
     log.flush()
     done += len(some)
     print("done", done, flush=True)
@@ -213,7 +213,7 @@ def test_log_closed_while_sealing_closes(
                 some = history[done : done + rng.choice((1, 5, 20))]
                 done += len(some)
                 for each in some:
-                    log.take(each, identify(each), TYPES[each.type][0], {})
+                    log.append(each, identify(each), TYPES[each.type][0], {})
                 log.flush()
             time.sleep(rng.random() * 0.01)
     with open_log(tmp_path, settings=settings) as log:

@@ -242,7 +242,7 @@ def test_same_log_in_other_batches_has_the_same_snapshots(tmp_path: Path, seed: 
             past = Past(log, FileClock(path / "clock"), random.Random(seed))
             for start in range(begin, point, at_once):
                 for each in history[start : min(start + at_once, point)]:
-                    log.take(each, identify(each), past.current[each.type], {})
+                    log.append(each, identify(each), past.current[each.type], {})
                 log.flush()
             begin = point
             log.snapshot()

@@ -27,23 +27,23 @@ def test_why_reaches_every_cause(tmp_path: Path, seed: int, number: int) -> None
             for name in view:
                 entity = view[name]
                 for field in entity.fields:
-                    holders = entity.held_by(field)
+                    holders = entity.observations_of(field)
                     assert set(holders) == holders_of(expected, name, field)
                     chain = entity.why(field)
-                    assert [bytes.fromhex(link.observation) for link in chain[: len(holders)]] == holders
-                    assert {bytes.fromhex(link.observation) for link in chain} == closure(holders, known)
+                    assert [bytes.fromhex(link.observation_id) for link in chain[: len(holders)]] == holders
+                    assert {bytes.fromhex(link.observation_id) for link in chain} == closure(holders, known)
                     assert [link.depth for link in chain] == sorted(link.depth for link in chain)
                     for link in chain:
-                        statement = known.get(bytes.fromhex(link.observation))
-                        assert link.statement == statement
-                        if statement is None:
+                        observed = known.get(bytes.fromhex(link.observation_id))
+                        assert link.observation == observed
+                        if observed is None:
                             assert (link.position, link.recorded_at, link.causes) == (None, None, [])
                             continue
                         assert link.position is not None
                         record = log.port.record_at(*link.position)
                         assert record is not None
-                        assert record.id.hex() == link.observation
-                        assert link.causes == [each.hex() for each in statement.causes]
+                        assert record.id.hex() == link.observation_id
+                        assert link.causes == [each.hex() for each in observed.causes]
 
 
 def closure(ids: Iterable[bytes], known: dict[bytes, Observation]) -> set[bytes]:
@@ -84,7 +84,7 @@ def test_why_ends_at_cycles_and_at_causes_outside_the_log(tmp_path: Path) -> Non
         take(log, [first, second, third])
         chain = log.rebuild()[A].why("last")
         assert [link.depth for link in chain] == [0, 1, 1, 2]
-        assert (chain[-1].observation, chain[-1].position) == (outside.hex(), None)
+        assert (chain[-1].observation_id, chain[-1].position) == (outside.hex(), None)
         # At an earlier point, a later cause is known only by its id.
         alone = log.state(f"{A}b", log.point(f"offset:{log.port.partition_of(f'{A}b')}=1").cut)
         if log.port.partition_of(A) != log.port.partition_of(f"{A}b"):
@@ -114,10 +114,10 @@ def test_view_answers_for_each_field(tmp_path: Path) -> None:
             }
             assert entity.links == [{"relation": "uses", "target": "everything/b", "by": ids[2], "valid_from": 5}]
             assert (entity.entity, entity.version, len(entity.history)) == (A, 4, 4)
-            assert entity.held_by("attrs", "k") == [ids[1]]
-            assert entity.held_by("tags") == [ids[0]]
-            assert entity.held_by("hits") == [ids[1]]
-            assert entity.holder("last").observation == ids[3].hex()
+            assert entity.observations_of("attrs", "k") == [ids[1]]
+            assert entity.observations_of("tags") == [ids[0]]
+            assert entity.observations_of("hits") == [ids[1]]
+            assert entity.holder("last").observation_id == ids[3].hex()
             assert entity.holder("attrs").observed_at == 20
             assert [(key, value, holder.observed_at) for key, value, holder in entity.element_holders("attrs")] == [
                 ("k", "w", 20)

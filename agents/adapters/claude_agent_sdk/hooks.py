@@ -61,7 +61,11 @@ logger = logging.getLogger("refold.claude_agent_sdk")
 
 
 class HookedCall(NamedTuple):
-    """A call that was allowed and has not ended. started_at: microseconds."""
+    """A call that was allowed and has not ended.
+
+    Attributes:
+        started_at: When it was allowed, in microseconds since 1970.
+    """
 
     asked: RecordedRequest
     started_at: int

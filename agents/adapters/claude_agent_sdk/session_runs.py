@@ -137,7 +137,7 @@ class SessionRuns:
             return
         with self._log.lock:
             if not self._log.port.has_id_index or self._log.port.find(observation_id) is None:
-                self._log.take(observation, observation_id, definition, blobs, data)
+                self._log.append(observation, observation_id, definition, blobs, data)
         known.add(observation_id)
 
 

@@ -89,9 +89,13 @@ def entry_of(stored: Any) -> SessionStoreEntry:
 class SessionFold:
     """The facts of a session without its entries. `take` updates them.
 
-    offset and ids: as in Folded. subpaths: its subagents' transcripts. summary: what fold_session_summary makes of its
-    own transcript; None if that does not exist. changes: how many observations changed that. latest_at: the latest
-    time of an observation, microseconds; -1 if there is none. changed_at: when its own transcript was changed last.
+    Attributes:
+        offset, ids: As in FoldedState.
+        subpaths: Its subagents' transcripts.
+        summary: What fold_session_summary makes of its own transcript; None if there is no such transcript.
+        changes: How many observations changed its own transcript.
+        latest_at: The latest time of an observation, in microseconds since 1970; -1 if there is none.
+        changed_at: When its own transcript was changed last, in microseconds since 1970; 0 if that is not recorded.
     """
 
     log: AgentLog
@@ -195,7 +199,8 @@ class Transcripts:
 class ProjectFold:
     """Every session of a project that ever got entries, oldest first. `take` updates it.
 
-    offset and ids: as in Folded.
+    Attributes:
+        offset, ids: As in FoldedState.
     """
 
     offset: int = 0

@@ -75,7 +75,8 @@ def _item_keys(text: bytes) -> Iterator[ItemKey]:
 class ItemIndex:
     """Every item that ever got a value, by namespace. `take` updates it.
 
-    offset and ids: as in Folded.
+    Attributes:
+        offset, ids: As in FoldedState.
     """
 
     offset: int = 0
@@ -96,7 +97,9 @@ class ItemIndex:
 class ItemReader:
     """Reads the items of a log. The caller must hold `Log.lock`. `refresh` makes everything recorded visible.
 
-    pass_records: how many new records of a partition are folded onto its kept items. items_kept: how many are kept.
+    Args:
+        pass_records: How many new records of a partition are folded onto its kept items.
+        items_kept: How many are kept.
     """
 
     def __init__(self, log: Log, *, pass_records: int = PASS_RECORDS, items_kept: int = ITEMS_KEPT) -> None:

@@ -27,14 +27,23 @@ _ARRAY_16, _ARRAY_32 = 0xDC, 0xDD
 
 
 class Piece(NamedTuple):
-    """Some bytes of a value. hash: their SHA-256 in hex. size: their number."""
+    """Some bytes of a value.
+
+    Attributes:
+        hash: The SHA-256 of the bytes, in hex.
+        size: The number of bytes.
+    """
 
     hash: str
     size: int
 
 
 class PieceList(NamedTuple):
-    """A value as a header and the pieces that follow it. new: the bytes of the pieces that no other value stored."""
+    """A value as a header and the pieces that follow it.
+
+    Attributes:
+        new: The bytes of the pieces that no other value stored.
+    """
 
     head: bytes
     pieces: tuple[Piece, ...]

@@ -30,8 +30,10 @@ _OF_A_THREAD = ("checkpoint", "step", "source", "run", "values", "interrupts")
 class NewCheckpoint(NamedTuple):
     """A checkpoint to be put, whose values are already stored.
 
-    fields: step, source and run, each optional. shown: returns a channel's readable value by its name; None, like
-    shown_metadata, if no readable values are stored.
+    Attributes:
+        fields: Step, source and run, each optional.
+        shown: Returns a channel's readable value by its name; None, like shown_metadata, if no readable values are
+            stored.
     """
 
     parent: str
@@ -45,7 +47,11 @@ class NewCheckpoint(NamedTuple):
 
 
 class ThreadWriter:
-    """Writes into a log. The caller must hold `Log.lock`. agent: the source of the observations."""
+    """Writes into a log. The caller must hold `Log.lock`.
+
+    Args:
+        agent: The source of the observations.
+    """
 
     def __init__(self, log: AgentLog, reader: ThreadReader, agent: str) -> None:
         self._log = log

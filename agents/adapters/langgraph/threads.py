@@ -60,9 +60,12 @@ class ListedCheckpoint(NamedTuple):
 class ThreadIndex:
     """Which checkpoints a thread has, by namespace and id. `take` updates it.
 
-    waits_at: the checkpoint of the root namespace at which the thread was interrupted. The interrupt may be recorded
-    before that checkpoint, and before earlier ones: LangGraph puts checkpoints and writes in different threads. head:
-    the checkpoint put last in the root namespace. removed: checkpoints that were removed and not put again.
+    Attributes:
+        waits_at: The checkpoint of the root namespace at which the thread was interrupted. The interrupt may be
+            recorded before that checkpoint, and before earlier ones: LangGraph puts checkpoints and writes in different
+            threads.
+        head: The checkpoint put last in the root namespace.
+        removed: The checkpoints that were removed and not put again.
     """
 
     offset: int = 0
@@ -131,8 +134,9 @@ class StoredWrite(NamedTuple):
 class StoredCheckpoint:
     """One checkpoint as the log holds it. `take` updates it.
 
-    body: None if the checkpoint was not put or was erased; writes may come before the put. fields: the other fields of
-    its last put.
+    Attributes:
+        body: The checkpoint's bytes; None if it was not put or was erased. Writes may come before the put.
+        fields: The other fields of its last put.
     """
 
     offset: int = 0
@@ -245,8 +249,9 @@ DELTA_COUNTERS = "counters_since_delta_snapshot"
 class Ancestor(NamedTuple):
     """An ancestor on the path to whole values of channels.
 
-    open_channels: channels without a whole value in any nearer ancestor. seeds: those of them with a whole value in
-    this ancestor.
+    Attributes:
+        open_channels: The channels without a whole value in any nearer ancestor.
+        seeds: The channels among them with a whole value in this ancestor.
     """
 
     key: CheckpointKey

@@ -73,7 +73,7 @@ class RefoldSession(LogHolder):
         """Return the conversation, oldest item first.
 
         Args:
-            limit: Only the latest items; a negative number is no limit [session_settings.limit].
+            limit: Only so many of the latest items; negative: no limit; None: session_settings.limit.
         """
         most = self.session_settings.limit if limit is None and self.session_settings else limit
         found = await self._run_in_thread(lambda: [*self._read()[0].values()])

@@ -46,7 +46,12 @@ _SECRET_SETTINGS = frozenset({"extra_headers", "extra_query"})
 
 
 class SpanKey(NamedTuple):
-    """A span, as it is known from its beginning. kind: its type. name: of an agent or a tool; else its kind."""
+    """A span, as it is known from its beginning.
+
+    Attributes:
+        kind: The type of the span.
+        name: The name of an agent or a tool; for other spans the kind.
+    """
 
     trace: str
     id: str
@@ -56,7 +61,12 @@ class SpanKey(NamedTuple):
 
 
 class EndedSpan(NamedTuple):
-    """A span that ended. data: the JSON of its members. Times are microseconds."""
+    """A span that ended.
+
+    Attributes:
+        data: The JSON of its members.
+        started_at, ended_at: When it began and when it ended, in microseconds since 1970.
+    """
 
     key: SpanKey
     data: bytes

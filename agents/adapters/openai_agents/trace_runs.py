@@ -31,10 +31,14 @@ RECORDED_BY = "recorded_by"
 
 @dataclass(slots=True)
 class TraceHead:
-    """How a trace begins. run: the id of its run, which changes if the log has another run with it.
+    """How a trace begins.
 
-    source: the run of refold that records its calls. is_begun: whether a begin of it was tried. missed_steps: how many
-    of its steps the log refused. missed_spans: of how many spans the content was dropped.
+    Attributes:
+        run: The id of its run. It changes if the log has another run with this id.
+        source: The run of refold that records its calls.
+        is_begun: Whether its run was begun, or that was tried.
+        missed_steps: How many of its steps the log refused.
+        missed_spans: The number of spans whose content was dropped.
     """
 
     run: str

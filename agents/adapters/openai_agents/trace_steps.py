@@ -38,7 +38,12 @@ _TIMED_BY_CALLS = (*MODEL_KINDS, "function", "mcp_tools", "handoff", "guardrail"
 
 
 class TracedCall(NamedTuple):
-    """One call of a step. kind: as Call's. request, answer: JSON trees."""
+    """One call of a step.
+
+    Attributes:
+        kind: The kind of the call, as in Call.
+        request, answer: The request and the answer, as JSON trees.
+    """
 
     kind: str
     name: str
@@ -50,7 +55,11 @@ class TracedCall(NamedTuple):
 
 
 class TracedStep(NamedTuple):
-    """One step, `number` counted from 1. result: which agent and turn it was, and the spans that are no calls."""
+    """One step, `number` counted from 1.
+
+    Attributes:
+        result: Which agent and turn it was, and the spans that are no calls.
+    """
 
     number: int
     name: str
@@ -62,7 +71,11 @@ class TracedStep(NamedTuple):
 
 
 class TraceEnd(NamedTuple):
-    """How a trace ended. at: microseconds."""
+    """How a trace ended.
+
+    Attributes:
+        at: When it ended, in microseconds since 1970.
+    """
 
     outcome: Outcome
     output: Plain
@@ -80,10 +93,16 @@ class _Owner:
 
 
 class TraceSteps:
-    """The steps of one trace. source: the run of refold that records its calls; empty if there is none.
+    """The steps of one trace.
 
-    agent: the name of its first agent. workflow: the name of its first run by the SDK. input: what the first model span
-    of the outermost agent was asked. open: the spans that have not ended.
+    Args:
+        source: The run of refold that records its calls; empty if there is none.
+
+    Attributes:
+        agent: The name of its first agent.
+        workflow: The name of its first run by the SDK.
+        input: What the first model span of the outermost agent was asked.
+        open: The spans that have not ended.
     """
 
     def __init__(self, name: str, source: str = "") -> None:

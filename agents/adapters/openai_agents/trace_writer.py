@@ -31,7 +31,13 @@ logger = logging.getLogger("refold.openai_agents")
 
 
 class TraceBegun(NamedTuple):
-    """A trace began. name: of its workflow; empty if only its spans are known. source: as in TraceHead. at: when."""
+    """A trace began.
+
+    Attributes:
+        name: The name of its workflow; empty if only its spans are known.
+        source: As in TraceHead.
+        at: When it began, in microseconds since 1970.
+    """
 
     trace: str
     name: str
@@ -42,7 +48,11 @@ class TraceBegun(NamedTuple):
 
 
 class TraceDone(NamedTuple):
-    """A trace ended. at: when, microseconds."""
+    """A trace ended.
+
+    Attributes:
+        at: When it ended, in microseconds since 1970.
+    """
 
     trace: str
     at: int
@@ -61,7 +71,12 @@ _Event = TraceBegun | TraceDone | SpanKey | EndedSpan | _LostSpan | _FlushReques
 
 
 class _OpenTrace:
-    """A trace that is not finished. done_at: when the SDK ended it; 0 before. lost: spans whose content was dropped."""
+    """A trace that is not finished.
+
+    Attributes:
+        done_at: When the SDK ended it, in microseconds since 1970; 0 before that.
+        lost: The number of spans whose content was dropped.
+    """
 
     def __init__(self, begun: TraceBegun, *, is_late: bool = False) -> None:
         name = begun.name or UNNAMED

@@ -23,7 +23,13 @@ SIGNALS = ("spans", "log_records")
 
 
 class ReceivedCounts(NamedTuple):
-    """The counts at one moment. recorded, rejected: by signal. refused: by reason, of REFUSED. commit_s: in total."""
+    """The counts at one moment.
+
+    Attributes:
+        recorded, rejected: The numbers of recorded and of rejected items, by signal.
+        refused: The number of refused requests, by the reason in REFUSED.
+        commit_s: How long the commits took in total, in seconds.
+    """
 
     recorded: Mapping[str, int]
     rejected: Mapping[str, int]

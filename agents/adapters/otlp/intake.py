@@ -60,7 +60,11 @@ class _Waiting(NamedTuple):
 
 
 class OtlpIntake:
-    """The queue of requests, and the thread that records them. counts: for metrics."""
+    """The queue of requests, and the thread that records them.
+
+    Attributes:
+        counts: The counts for metrics.
+    """
 
     def __init__(
         self, open_log: Callable[[], AgentLog], own_types: Mapping[str, TypeDefinition], say: Callable[[str], None],
@@ -219,14 +223,14 @@ class OtlpIntake:
                 rejected, why = rejected + 1, why or f"{named}: {error}"[:REASON_CHARACTERS_MAX]
                 continue
             for each in made:
-                log.take(*each)
+                log.append(*each)
             self._origins.add(origin)
             recorded += 1
         return Recorded(recorded, rejected, why)
 
     def _take_observed(self, log: AgentLog, spans: ObservedSpans) -> None:
         for stated in [spans.stated] if spans.origin in self._origins else [spans.origin_stated, spans.stated]:
-            log.take_encoded(_encoded(stated, spans.definitions))
+            log.append_encoded(_encoded(stated, spans.definitions))
         self._origins.add(spans.origin)
 
     def _close_log(self) -> None:

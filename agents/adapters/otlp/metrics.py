@@ -26,7 +26,12 @@ LABELS = {"recorded": "signal", "rejected": "signal", "refused": "reason"}
 
 
 class ReceiverMetrics(Collector):
-    """One receiver's metrics. log: the log's prefix. counts: returns what is counted; called at each scrape."""
+    """One receiver's metrics.
+
+    Args:
+        log: The log's prefix.
+        counts: Returns what is counted; called at each scrape.
+    """
 
     def __init__(self, log: str, counts: Callable[[], ReceivedCounts]) -> None:
         self._log = log

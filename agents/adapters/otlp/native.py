@@ -21,8 +21,12 @@ TYPES = ("step", "action", "run", "document")
 class ObservedSpans(NamedTuple):
     """Spans of one scope that the kernel observed.
 
-    number: how many. stated: their observations. origin: the digest of their resource and scope; origin_stated: its
-    observation. definitions: the types' definitions, by name.
+    Attributes:
+        number: The number of spans.
+        stated: The observations of the spans.
+        origin: The digest of their resource and scope.
+        origin_stated: The observation of the resource and scope.
+        definitions: The types' definitions, by name.
     """
 
     number: int

@@ -49,7 +49,11 @@ DIGEST_CHARACTERS = 32
 
 
 class Stated(NamedTuple):
-    """What is observed of an entity. at: microseconds since 1970."""
+    """What is observed of an entity.
+
+    Attributes:
+        at: When it was observed, in microseconds since 1970.
+    """
 
     entity: str
     at: int

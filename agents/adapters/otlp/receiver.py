@@ -50,8 +50,12 @@ class _Refusal(Exception):
 
 
 class OtlpReceiver:
-    """Handles the requests of a LoopbackServer. body_bytes_max: the largest body, as sent and decompressed.
-    body_s: how long a body may take, seconds."""
+    """Handles the requests of a LoopbackServer.
+
+    Args:
+        body_bytes_max: The largest body, as sent and decompressed.
+        body_s: How long a body may take, in seconds.
+    """
 
     def __init__(self, intake: OtlpIntake, body_bytes_max: int = BODY_BYTES_MAX, body_s: float = BODY_S) -> None:
         self._intake = intake

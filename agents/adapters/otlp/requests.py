@@ -83,7 +83,11 @@ class JsonPart:
 
 
 class SentSpan(NamedTuple):
-    """A span as OTLP JSON. trace_id, span_id: lower-case hex. All spans of a list have the same resource and scope."""
+    """A span as OTLP JSON. All spans of a list have the same resource and scope.
+
+    Attributes:
+        trace_id, span_id: The ids of the trace and of the span, in lower-case hex.
+    """
 
     trace_id: str
     span_id: str
@@ -93,7 +97,11 @@ class SentSpan(NamedTuple):
 
 
 class SentLog(NamedTuple):
-    """A log record as OTLP JSON. trace_id, span_id: lower-case hex; empty if it names none."""
+    """A log record as OTLP JSON.
+
+    Attributes:
+        trace_id, span_id: The ids of its trace and of its span, in lower-case hex; empty if it names none.
+    """
 
     trace_id: str
     span_id: str

@@ -26,10 +26,14 @@ class Recorded(NamedTuple):
 
 
 class Signal(NamedTuple):
-    """One signal. name: its items, in the plural. path: over HTTP. service: over gRPC.
+    """One signal.
 
-    decode: returns the items of a body, and how many others have no valid ids. answer: what OTLP answers when they are
-    recorded.
+    Attributes:
+        name: What its items are called, in the plural.
+        path: The path of its requests over HTTP.
+        service: The name of its service over gRPC.
+        decode: Returns the items of a body, and how many others have no valid ids.
+        answer: Returns what OTLP answers when the items are recorded.
     """
 
     name: str

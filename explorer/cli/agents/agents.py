@@ -84,7 +84,11 @@ def _details(row: AgentRow) -> str:
 
 
 class AgentWish(NamedTuple):
-    """The state that a command requests of an agent. reached: the statuses in which the agent has followed."""
+    """The state that a command requests of an agent.
+
+    Attributes:
+        reached: The statuses in which the agent has followed.
+    """
 
     desired: str
     reached: tuple[str, ...]

@@ -112,7 +112,7 @@ def _holder(screen: Screen, observed: ObservedText, holder: Holder) -> list[str]
         observed(holder.observed_at, holder.source),
         moment(holder.recorded_at * 1000),
         holder.source.agent or "-",
-        screen.id(holder.observation),
+        screen.id(holder.observation_id),
     ]
 
 

@@ -47,7 +47,7 @@ def why(target: LogTarget, value: str, depth: int | None, at: str | None, clock:
             screen.json(opened_chain_json(log, chain, point.cut))
             return 0
         screen.point(point)
-        sources = (link.statement.source for link in chain if link.statement is not None)
+        sources = (link.observation.source for link in chain if link.observation is not None)
         _show(screen, log, view, reference, chain, observed_texts(log, sources, point.cut))
         if len(whole) > len(chain):
             screen.say(f"and {counted(len(whole) - len(chain), 'observation')} further back")
@@ -96,25 +96,25 @@ def chain_lines(
         only: Show only this field; empty: no field; None: all fields.
     """
     lead = "because of " if link.depth else ""
-    if link.statement is None or link.position is None or link.recorded_at is None:
-        yield f"{lead}{link.observation}, which is not in this log before the point"
+    if link.observation is None or link.position is None or link.recorded_at is None:
+        yield f"{lead}{link.observation_id}, which is not in this log before the point"
         return
-    statement, source = link.statement, link.statement.source
-    yield f"{lead}{statement.entity}  observation {link.observation}"
+    observation, source = link.observation, link.observation.source
+    yield f"{lead}{observation.entity}  observation {link.observation_id}"
     parts = [("run", source.run), ("step", source.step), ("tool", source.tool)]
     by = " ".join([source.agent or "-", *(f"{name} {given}" for name, given in parts if given), f"seq {source.seq}"])
     yield (
-        f"  at {link.position}  observed {observed(statement.observed_at, source)}  "
+        f"  at {link.position}  observed {observed(observation.observed_at, source)}  "
         f"recorded {moment(link.recorded_at * 1000)}  by {by}"
     )
-    for name, given in patch_of(statement, log.port.registry).items():
+    for name, given in patch_of(observation, log.port.registry).items():
         if only not in (None, name):
             continue
-        yield f"  {name} = {screen.cell(formatter.field(statement.entity, name, given))}"
-        if (type_of(statement.entity), name) == ("step", "journal"):
-            opened = Opener(log).value(statement.entity, name, given)
+        yield f"  {name} = {screen.cell(formatter.field(observation.entity, name, given))}"
+        if (type_of(observation.entity), name) == ("step", "journal"):
+            opened = Opener(log).value(observation.entity, name, given)
             yield from (f"    {each}" for each in matchings(compared_requests_in(opened)))
-    if statement.link is not None:
-        yield f"  {statement.kind} {statement.link.relation} {statement.link.target}"
-    yield from (f"  cleared {name}" for name in statement.cleared)
-    yield from (f"  retracts {each.hex()}" for each in statement.retracts)
+    if observation.link is not None:
+        yield f"  {observation.kind} {observation.link.relation} {observation.link.target}"
+    yield from (f"  cleared {name}" for name in observation.cleared)
+    yield from (f"  retracts {each.hex()}" for each in observation.retracts)

@@ -27,7 +27,7 @@ from refold.explorer.queries.log_target import LogTarget
 from refold.sinks.feed import Lag
 from refold.sinks.port import Batch, Load, Sink
 from refold.sinks.registry import open_sink
-from refold.sinks.run import Report, SinkCommit, SinkWatch, keep_snapshots, keep_up
+from refold.sinks.run import SinkCommit, SinkReport, SinkWatch, keep_snapshots, keep_up
 from refold.streams.open import resolved_url
 from refold.streams.runtime import tune_garbage_collector
 
@@ -40,7 +40,11 @@ DRAW_EVERY_S = 0.1
 
 
 class SinkScreen:
-    """The output for one sink, as a context manager. is_long: whether the sink continues at the log's end."""
+    """The output for one sink, as a context manager.
+
+    Args:
+        is_long: Whether the sink continues at the log's end.
+    """
 
     def __init__(self, name: str, *, is_long: bool) -> None:
         self._name = name
@@ -279,7 +283,7 @@ def _ended_by_signals(stop: Event) -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def _report_line(report: Report) -> str:
+def _report_line(report: SinkReport) -> str:
     if report.position is None:
         return "it was ended before anything was written"
     written = f"{report.changes:,} changes in {report.batches:,} batches, {report.loads:,} loads"

@@ -24,8 +24,11 @@ _NOTHING = frozenset({"", "-"})
 class TableColumn(NamedTuple):
     """A column of a table.
 
-    is_fixed: never wrapped. piped_only: left out on a terminal. drop: if space is short, columns with a number are left
-    out first, the smallest number first.
+    Attributes:
+        is_fixed: Whether it is never wrapped.
+        piped_only: Whether it is left out on a terminal.
+        drop: The column's number in the order in which columns are left out if space is short: columns with a number
+            first, the smallest number first; 0 for no number.
     """
 
     header: str
@@ -36,8 +39,11 @@ class TableColumn(NamedTuple):
 
 
 class TableLayout(NamedTuple):
-    """The layout of a table. widths: by the index of each shown column; dropped: the headers of columns that do not
-    fit.
+    """The layout of a table.
+
+    Attributes:
+        widths: The width of each shown column, by its index.
+        dropped: The headers of the columns that do not fit.
     """
 
     widths: dict[int, int]

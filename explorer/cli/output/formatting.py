@@ -26,7 +26,9 @@ Opened = Callable[[str, str, Any], Any]
 class ValueFormatter:
     """Formats values of the given types as one line of text. Values are in their JSON form.
 
-    opened: (entity, field, value) -> the value with its sealed parts opened, or marked as unreadable (sealed.py).
+    Args:
+        opened: Called with an entity, a field and a value. Returns the value with its sealed parts opened, or marked as
+            unreadable (sealed.py).
     """
 
     def __init__(

@@ -59,8 +59,10 @@ class ImportFiles(Protocol):
 
 
 class MixedFiles:
-    """Files of several formats, each read by its own importer. importers: one for each file; None: it holds
-    observations.
+    """Files of several formats, each read by its own importer.
+
+    Args:
+        importers: The importer of each file; None if the file holds observations.
     """
 
     def __init__(

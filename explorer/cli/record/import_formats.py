@@ -23,8 +23,11 @@ OBSERVATIONS = "observations"
 
 
 class FoundFormat(NamedTuple):
-    """A file's format. importer: None for observations and archives; what: a description, empty if the user named
-    the format.
+    """A file's format.
+
+    Attributes:
+        importer: The importer; None for observations and archives.
+        what: A description; empty if the user named the format.
     """
 
     name: str

@@ -212,7 +212,7 @@ def _recorded_upstream(
     def observation_of(run: str, step: int) -> str:
         with target.read() as log:
             found = log.states([entity := f"step/{run}#{step}"]).get(entity)
-        return "" if found is None or "status" not in found.fields else found.held_by("status")[0].hex()
+        return "" if found is None or "status" not in found.fields else found.observations_of("status")[0].hex()
 
     replaying: RecordedUpstream = module.Replaying(
         recordings, redacting, is_paced=is_paced, say=lambda line: click.echo(f"refold: {line}", err=True),

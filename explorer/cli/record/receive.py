@@ -85,7 +85,11 @@ def receive(target: LogTarget, listen: str, listen_grpc: str | None, metrics_por
 
 
 class _Receivers(NamedTuple):
-    """The receivers of one command. grpc_address: empty if there is no gRPC."""
+    """The receivers of one command.
+
+    Attributes:
+        grpc_address: The address for gRPC; empty if there is none.
+    """
 
     intake: OtlpIntake
     url: str

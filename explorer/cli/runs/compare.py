@@ -131,7 +131,7 @@ def _show_provenance(screen: Screen, log: AgentLog, folded: FieldProvenance, *, 
     name = ".".join(part for part in (behind.entity, behind.field, behind.key) if part)
     screen.say(f"provenance in {behind.side.upper()}: {name}", "bold")
     formatter = ValueFormatter(log.types, Opener(log).value)
-    sources = (link.statement.source for link in folded.links if link.statement is not None)
+    sources = (link.observation.source for link in folded.links if link.observation is not None)
     observed = observed_texts(log, sources, log.point().cut)
     for link in folded.links:
         # For a step, the recorded values are the difference itself, which is printed already.

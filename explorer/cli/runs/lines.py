@@ -18,7 +18,12 @@ OF_THE_PROCESS = ("now", "random", "uuid")
 
 
 class Lines:
-    """Formats runs, steps and calls. is_whole: values are not shortened; has_code: code can be run against the run."""
+    """Formats runs, steps and calls.
+
+    Args:
+        is_whole: Whether values are shown whole, and not shortened.
+        has_code: Whether code can be run against the run.
+    """
 
     def __init__(self, *, is_whole: bool = False, has_code: bool = True) -> None:
         self._is_whole = is_whole

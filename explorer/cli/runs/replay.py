@@ -169,7 +169,11 @@ COLUMNS = (
 
 @dataclass(frozen=True, slots=True)
 class UnreplayedRun:
-    """A run that could not be replayed. is_expired: retention removed its content, so this is not an error."""
+    """A run that could not be replayed.
+
+    Attributes:
+        is_expired: Whether retention removed its content, so that this is not an error.
+    """
 
     run: str
     why: str

@@ -24,8 +24,10 @@ from refold.explorer.cli.runs.code import name_for
 class ReplayOutcome:
     """The result of a replay.
 
-    agent: the code that ran; None: the recording was stepped through without code. hashes: one for each replay; only
-    the last may differ from the first. departure: how the code left the recording.
+    Attributes:
+        agent: The code that ran; None: the recording was stepped through without code.
+        hashes: The hash of each replay; only the last may differ from the first.
+        departure: How the code left the recording; None if it did not.
     """
 
     recording: Recording

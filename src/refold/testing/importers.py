@@ -27,11 +27,14 @@ from refold.streams.exchange.intake import Recorder
 class Imports:
     """The result of importing a file.
 
-    ids: of the observations, in order. by_id: the observations. blobs: contents that are too large for observations, by
-    SHA-256.
-
-    conversations: their number. without_time: the number that have no time at all. unknown, left_out: for each kind of
-    unknown line or item, the number that was stored, and the number that was skipped.
+    Attributes:
+        ids: The ids of the observations, in order.
+        by_id: The observations, by their ids.
+        blobs: The contents that are too large for observations, by SHA-256.
+        conversations: The number of conversations.
+        without_time: The number of conversations that have no time at all.
+        unknown, left_out: The number of unknown lines or items of each kind that were stored, and the number that were
+            skipped.
     """
 
     ids: list[str] = field(default_factory=list)

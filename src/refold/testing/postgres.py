@@ -45,7 +45,8 @@ def binaries() -> Path:
 class Postgres:
     """A started server. `url` names its superuser `admin`, without a password, and the database `postgres`.
 
-    is_durable: whether it syncs each commit, as benchmarks of durable writes need.
+    Args:
+        is_durable: Whether it syncs each commit, as benchmarks of durable writes need.
     """
 
     def __init__(self, *, is_durable: bool = False) -> None:

@@ -38,8 +38,12 @@ class ServerFailed(RefoldError):
 class Supervised:
     """A server under a supervisor (supervisor.py), so that it ends when this process ends, however it ends.
 
-    name: its name in messages. log: the file of its output. remove: a folder to delete if this process ends without
-    stopping it.
+    Args:
+        name: The server's name in messages.
+        remove: A folder to delete if this process ends without stopping the server; None: no folder.
+
+    Attributes:
+        log: The file of its output.
     """
 
     def __init__(self, name: str, log: Path, *, remove: Path | None) -> None:

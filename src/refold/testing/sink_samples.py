@@ -44,7 +44,11 @@ def append(log: LogPort, observation: Observation, definition: TypeDefinition) -
 
 
 class FollowedLog:
-    """A log that the suite writes to and that sinks follow. types: the definitions to write by, if none is given."""
+    """A log that the suite writes to and that sinks follow.
+
+    Args:
+        types: The definitions to write by, if none is given.
+    """
 
     def __init__(self, url: str, log: LogPort, types: Iterable[TypeDefinition]) -> None:
         self.url = url

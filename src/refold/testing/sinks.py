@@ -37,7 +37,7 @@ import pytest
 
 from refold.sinks.feed import Feed
 from refold.sinks.port import Batch, Load, Sink, SinkBusy, SinkRefused
-from refold.sinks.run import Report, SinkWatch, keep_up
+from refold.sinks.run import SinkReport, SinkWatch, keep_up
 from refold.streams import child_process
 from refold.streams.cut import Cut
 from refold.streams.log.port import LogPort
@@ -86,7 +86,12 @@ class StoreContent:
 
 
 class Store(ABC):
-    """A store for one test. name, url: the arguments of `refold sink`."""
+    """A store for one test.
+
+    Attributes:
+        name, url: The arguments of `refold sink`.
+        keeps_history: Whether the store keeps the history of entities too.
+    """
 
     name: str
     url: str
@@ -102,7 +107,7 @@ class Store(ABC):
 
     @abstractmethod
     def refusing(self) -> AbstractContextManager[None]:
-        """Within the block the store refuses writes temporarily."""
+        """Within the block the store refuses writes temporarily: each write of the sink must raise SinkBusy."""
 
     def restart(self) -> None:
         """Kill the store's server, and start it again; for ServedConformance."""
@@ -118,7 +123,7 @@ def opened(store: Store) -> Iterator[Sink]:
         sink.close()
 
 
-def bring_up(followed: FollowedLog, store: Store, changes_max: int = 5_000) -> Report:
+def bring_up(followed: FollowedLog, store: Store, changes_max: int = 5_000) -> SinkReport:
     """Open the sink, write everything up to the log's end, and close it, as one process does."""
     with followed.reader() as log, opened(store) as sink:
         return keep_up(log, sink, follow=False, stop=threading.Event(), changes_max=changes_max)

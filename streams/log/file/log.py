@@ -149,7 +149,7 @@ class FileLog(FileLogReads, LogPort):
             self._client = Client(self.path, self._owner_timeout_s, self._limits.message_bytes_max)
 
     def _become_owner(self, database: Database) -> None:
-        owner = Owner(database, self.registry, self.partitions, self._clock_ms, self._settings)
+        owner = Owner(database, self.registry, self.partitions, self._clock_ms, self._settings, self._limits.table)
         owner.begin(self)
         self._owner = owner  # other processes send requests as soon as the socket exists
         try:

@@ -22,7 +22,8 @@ from refold.streams.log.port import AppendedObservation
 class Outbox:
     """Appended observations in order; those before `_sent` were sent on the connection `_session`.
 
-    written: the owner's write that must be synced to make everything written durable.
+    Attributes:
+        written: The owner's write that must be synced to make everything written durable.
     """
 
     def __init__(self, limits: FileLogLimits) -> None:

@@ -54,6 +54,7 @@ from refold.streams.table.batch_fold import BatchFold, CheckedRecord, fold_again
 from refold.streams.table.folds import TypeFold
 from refold.streams.table.index_backfill import Filler
 from refold.streams.table.index_gaps import read_gaps
+from refold.streams.table.limits import DEFAULT_TABLE_LIMITS, TableLimits
 from refold.streams.table.pinned import PinnedTable
 from refold.streams.table.recovery import recover
 
@@ -61,7 +62,8 @@ from refold.streams.table.recovery import recover
 class TableViews:
     """The tables of all partitions at one moment between two batches. Call `release` at the end.
 
-    touched: the entities of the latest records.
+    Args:
+        touched: The entities of the latest records.
     """
 
     def __init__(
@@ -120,7 +122,6 @@ class TableViews:
         )
 
 
-REDEFINED_AT_ONCE = 500
 _U64 = struct.Struct(">Q")
 
 _log = logging.getLogger(__name__)
@@ -134,13 +135,14 @@ class Owner:
 
     def __init__(
         self, database: Database, registry: Registry, partitions: int, clock_ms: Clock,
-        settings: SnapshotSettings = DEFAULT_SETTINGS,
+        settings: SnapshotSettings = DEFAULT_SETTINGS, limits: TableLimits = DEFAULT_TABLE_LIMITS,
     ) -> None:  # fmt: skip
         self._database = database
         self._registry = registry
         self._partitions = partitions
         self._clock_ms = clock_ms
         self._settings = settings
+        self._limits = limits
         read = partial(records.read, database)
         self._tables = BatchFold(database, registry, read)
         self._lock = RLock()
@@ -149,7 +151,7 @@ class Owner:
         self._is_archive = identity is not None and identity.archived_at is not None
         self._identity = None if identity is None else identity.id
         self._has_applied = False
-        self._filler = Filler(database, read, registry, self._tables, self._lock)
+        self._filler = Filler(database, read, registry, self._tables, self._lock, limits)
         self._snapshotter: Snapshotter | None = None
         self._touched = DirtyEntities()
 
@@ -441,7 +443,7 @@ class Owner:
         """Steps 2 and 3 for a new definition."""
         version = next(each for each in self._registry if each.offset == offset)
         rows = states_of_type(self._database, version.definition.name)
-        while some := list(islice(rows, REDEFINED_AT_ONCE)):
+        while some := list(islice(rows, self._limits.refolded_entities)):
             type_fold = TypeFold(version)  # only if there is an entity to fold: the type's code may be missing
             write, progress = self._database.batch(), self._next_progress()
             outcome = records.BatchOutcome(progress, write)

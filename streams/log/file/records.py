@@ -39,8 +39,9 @@ T = TypeVar("T")
 class Identity(NamedTuple):
     """A log's identity: its id (16 bytes) and number of partitions.
 
-    archived_at: in milliseconds, if this is the archive of another log and takes no appends. forked_from: the id of the
-    archived log that this one continues.
+    Attributes:
+        archived_at: The time in milliseconds, if this is the archive of another log and takes no appends.
+        forked_from: The id of the archived log that this one continues.
     """
 
     id: bytes
@@ -84,7 +85,11 @@ class Progress:
 
 
 class BatchOutcome:
-    """Adds a batch's results to its write. states: the changed states, by partition."""
+    """Adds a batch's results to its write.
+
+    Attributes:
+        states: The changed states, by partition.
+    """
 
     def __init__(self, progress: Progress, write: WriteSet) -> None:
         self.states: defaultdict[int, list[State]] = defaultdict(list)

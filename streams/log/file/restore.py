@@ -29,7 +29,11 @@ from refold.streams.table.index_gaps import TABLE, table_record
 
 
 class Restorer(Owner):
-    """The owner of a log that is being restored. log_id: the id for markers."""
+    """The owner of a log that is being restored.
+
+    Args:
+        log_id: The id for markers.
+    """
 
     def __init__(self, database: Database, partitions: int, log_id: bytes) -> None:
         # Times come from the origin. Changes that a definition causes have the time of the last record.

@@ -77,7 +77,11 @@ class FileSnapshotReader(SnapshotReader):
 
 
 class FileSnapshotStore(FileSnapshotReader, SnapshotStore):
-    """The owner's side. settings: of garbage collection."""
+    """The owner's side.
+
+    Args:
+        settings: The settings of garbage collection.
+    """
 
     def __init__(self, database: Database, partitions: int, settings: SnapshotSettings = DEFAULT_SETTINGS) -> None:
         super().__init__(lambda: database)

@@ -35,7 +35,11 @@ _LOOKED_AT = ("deadletters", "manifests", "schemas")
 
 
 class Grant(NamedTuple):
-    """One operation on one resource. is_prefix: on all resources whose names begin with `name`."""
+    """One operation on one resource.
+
+    Attributes:
+        is_prefix: Whether it is on all resources whose names begin with `name`.
+    """
 
     kind: str
     name: str

@@ -34,7 +34,11 @@ DENIED_S = 30.0
 
 
 class CommittedOffset(NamedTuple):
-    """A group's committed offset of one partition, and its metadata. offset: None without a committed offset."""
+    """A group's committed offset of one partition, and its metadata.
+
+    Attributes:
+        offset: None without a committed offset.
+    """
 
     offset: int | None
     metadata: str

@@ -149,9 +149,15 @@ class ContentPut(NamedTuple):
 
 
 class ContentIndex:
-    """The index of one partition; for one thread at a time. clock_s: a monotonic clock, in seconds.
+    """The index of one partition; for one thread at a time.
 
-    next: the next offset to read. read_at: when it was last read. time_ms: the append time of the last record.
+    Args:
+        clock_s: A monotonic clock, in seconds.
+
+    Attributes:
+        next: The next offset to read.
+        read_at: When it was last read.
+        time_ms: The append time of the last record.
     """
 
     def __init__(

@@ -86,7 +86,11 @@ _EVER_MS = 1 << 49
 
 
 class TopicContents(ContentStore):
-    """Contents by SHA-256. Thread-safe. clock_s: a monotonic clock, in seconds."""
+    """Contents by SHA-256. Thread-safe.
+
+    Args:
+        clock_s: A monotonic clock, in seconds.
+    """
 
     erases_later = True
 
@@ -409,7 +413,11 @@ def _content_record(place: KafkaPartition, key: bytes, value: bytes | None, dige
 
 
 class LogStores:
-    """Opens the stores of one log. found: its topics."""
+    """Opens the stores of one log.
+
+    Args:
+        found: Its topics.
+    """
 
     def __init__(
         self, address: Address, found: LogTopics, clients: Clients, offsets: Offsets, timeout_s: float,

@@ -150,7 +150,12 @@ def _retries(log: KafkaLog, starts: Mapping[int, int]) -> dict[Position, Positio
 
 
 class RetryReport(NamedTuple):
-    """The report on one dead letter. outcome: ready, refused, retried (before) or appended. at: its retry."""
+    """The report on one dead letter.
+
+    Attributes:
+        outcome: `ready`, `refused`, `retried` (before) or `appended`.
+        at: Its retry.
+    """
 
     letter: DeadLetterView
     outcome: str

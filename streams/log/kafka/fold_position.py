@@ -63,7 +63,13 @@ _METADATA = re.compile(r"refold 1 (\d{1,18}) (\d{1,9})\Z")
 
 
 class PartitionPoint(NamedTuple):
-    """A point of a partition's sequence; points are ordered as they follow one another."""
+    """A point of a partition's sequence; points are ordered as they follow one another.
+
+    Attributes:
+        offset: The next offset of the partition's observations.
+        schemas: The next offset of `.schemas`.
+        place: The place up to which the definition at `schemas` is applied; 0 if it is not begun.
+    """
 
     offset: int
     schemas: int

@@ -1,7 +1,7 @@
 """The client of a `kafka:` log: it writes and reads the log's topics, and does not fold.
 
-Answers are as of a view: the ends of all partitions, which are read before everything else, so that the definitions of
-all records below them are known. `refresh` takes the next view; so does the first question after a write. Workers hold
+Answers are as of known ends of all partitions. The ends are read before everything else, so that the definitions of all
+records below them are known. `refresh` reads them again; so does the first question after a write. Workers hold
 the entity tables (lookups.py). The client looks up entities there if workers answer, and otherwise computes the answer
 from the log. Operations that only workers can do are requested from them.
 """
@@ -33,11 +33,12 @@ from refold.streams.log.kafka.entity_reader import EntityReader
 from refold.streams.log.kafka.faults import closed_error
 from refold.streams.log.kafka.fold_position import PartitionPoint
 from refold.streams.log.kafka.foreign_records import ForeignRecords
+from refold.streams.log.kafka.log_ends import LogEnds, read_ends
 from refold.streams.log.kafka.lookups import IdMatches, TableClient, WorkerCommands
 from refold.streams.log.kafka.manifests import ManifestMap, Markers
 from refold.streams.log.kafka.offsets import KafkaPartition, Offsets
 from refold.streams.log.kafka.producer import LogProducer, OutgoingRecord
-from refold.streams.log.kafka.range_reader import LogReaders
+from refold.streams.log.kafka.range_reader import SILENT_S, LogReaders
 from refold.streams.log.kafka.recorded_at import Times
 from refold.streams.log.kafka.records import Records, outgoing_observation
 from refold.streams.log.kafka.rulings_ahead import rulings_ahead
@@ -46,7 +47,6 @@ from refold.streams.log.kafka.settings import Settings
 from refold.streams.log.kafka.snapshots import KafkaSnapshotReader, is_snapshot, pin_without_worker
 from refold.streams.log.kafka.topics import TopicAdmin
 from refold.streams.log.kafka.url import Address, merged
-from refold.streams.log.kafka.view import View, seen
 from refold.streams.log.port import (
     AppendedObservation,
     ChangeRecord,
@@ -81,6 +81,7 @@ class KafkaLog(LogPort):
         config: Mapping[str, str] | None = None,
         read_only: bool = False,
         timeout_s: float = TIMEOUT_S,
+        silent_s: float = SILENT_S,
         schema_ids: SchemaIds | None = None,
         tables: TableClient | None = None,
         folding: WorkerCommands | None = None,
@@ -93,6 +94,7 @@ class KafkaLog(LogPort):
             config: Settings of Kafka's clients, which override REFOLD_KAFKA_CONFIG.
             read_only: Refuse to write.
             timeout_s: The timeout of requests, in seconds.
+            silent_s: How long an offset may give no answer before it is taken to be damaged, in seconds.
             schema_ids: The Schema Registry, if any; closed with the log.
             tables: The client that looks entities up in the workers' tables, if used.
             folding: The client of the workers' operations, if used.
@@ -102,7 +104,7 @@ class KafkaLog(LogPort):
         self.url = address.url
         self.config = Settings(config or {})
         self._address = address
-        self._timeout_s = timeout_s
+        self._timeout_s, self._silent_s = timeout_s, silent_s
         self.registry = Registry(Rulings(address.prefix, address.url))
         self.is_indexed = self.is_dense = self.has_tables = self.keeps_order = False
         self.clients = Clients(merged(address, config), address.prefix)
@@ -117,7 +119,7 @@ class KafkaLog(LogPort):
         self.offsets = Offsets(admin, timeout_s, self.clients.admin)
         ahead = partial(rulings_ahead, self.topics, self.clients, self.offsets, timeout_s)
         self.unreadable = UnreadableBatches(self.topics, self.registry.rulings, ahead, is_lenient=is_lenient)
-        self.reading = LogReaders(self.clients, timeout_s, unreadable=self.unreadable)
+        self.reading = LogReaders(self.clients, timeout_s, unreadable=self.unreadable, silent_s=silent_s)
         self._outgoing = LogProducer(self.clients)
         observations = [KafkaPartition(self.topics.observations, each) for each in range(self.partitions)]
         self._times = [Times(place, self.offsets, self.reading) for place in observations]
@@ -129,16 +131,11 @@ class KafkaLog(LogPort):
         self.manifests = ManifestMap(
             self.topics.manifests, self.partitions, self.offsets, self.reading, time.monotonic, self._foreign
         )
+        activator = Activator(self.clients, self.topics, self.registry, self.offsets)
         self.schemas = SchemaFollower(
-            KafkaPartition(self.topics.schemas, 0),
-            self.registry,
-            self.offsets,
-            self.reading,
-            self._foreign,
-            self.manifests,
-            Activator(self.clients, self.topics, self.registry, self.offsets),
-            give_ids,
-        )
+            KafkaPartition(self.topics.schemas, 0), self.registry, self.offsets, self.reading, self._foreign,
+            self.manifests, activator, give_ids,
+        )  # fmt: skip
         self._decided = DecidedOffsets(
             self.topics, self.partitions, self.clients, self.offsets, self.reading, timeout_s, self._foreign
         )
@@ -153,7 +150,7 @@ class KafkaLog(LogPort):
         self._is_behind = True
         # The reading thread and recording threads refresh through the same readers.
         self._looking = RLock()
-        self._last_view = View({}, {})
+        self._known_ends = LogEnds({}, {})
         try:
             self.refresh()
         except BaseException:
@@ -327,11 +324,11 @@ class KafkaLog(LogPort):
         with self._looking:
             self._is_behind = False  # later appends may not be visible
             try:
-                found = seen(self.topics, self.partitions, self.offsets)
+                found = read_ends(self.topics, self.partitions, self.offsets)
                 self.schemas.read_new()
                 self._decided.refresh()
                 self.snapshots.refresh()
-                self._last_view = found
+                self._known_ends = found
             except BaseException:
                 self._is_behind = True
                 raise
@@ -340,8 +337,9 @@ class KafkaLog(LogPort):
     def frozen(self, *, is_verified: bool = False) -> Iterator[LogPort]:
         self.flush()
         reader = KafkaLog(
-            self._address, config=self.config, read_only=True, timeout_s=self._timeout_s, folding=self._folding
-        )
+            self._address, config=self.config, read_only=True, timeout_s=self._timeout_s, silent_s=self._silent_s,
+            folding=self._folding,
+        )  # fmt: skip
         try:
             if is_verified:
                 reader._freeze_folded()
@@ -352,15 +350,15 @@ class KafkaLog(LogPort):
             reader.close()
 
     def _freeze_folded(self) -> None:
-        """Freeze the view: the present manifests and markers, and of the other topics everything that they may refer
-        to, with changes up to the emitted offset at this call.
+        """Freeze what is read: the present manifests and markers, and of the other topics everything that they may
+        refer to, with changes up to the emitted offset at this call.
         """
         folded = fold_position.stable_points(self._emitted, self.topics.observations, self._timeout_s)
         for partition in folded:  # if the committed offset was lost, the last sealed epoch still shows it
             sealed = (PartitionPoint(each.offset, each.schemas) for each in self.snapshots.readable(partition))
             folded[partition] = max([folded[partition], *sealed])
         self._decided.refresh()
-        self._last_view = seen(self.topics, self.partitions, self.offsets)
+        self._known_ends = read_ends(self.topics, self.partitions, self.offsets)
         self.schemas.read_new()
         self._folded = folded
 
@@ -372,10 +370,10 @@ class KafkaLog(LogPort):
         return {each: FoldPosition(at.offset, at.schemas) for each, at in (self._folded or self._emitted()).items()}
 
     @property
-    def _view(self) -> View:
-        """The view that questions are answered from: it has at least everything that this process flushed."""
+    def _ends(self) -> LogEnds:
+        """The ends up to which questions are answered: they include at least what this process flushed."""
         self._refresh_if_behind()
-        return self._last_view
+        return self._known_ends
 
     def _refresh_if_behind(self) -> None:
         self._require_open()
@@ -383,7 +381,7 @@ class KafkaLog(LogPort):
             self.refresh()
 
     def ends(self) -> dict[int, int]:
-        return dict(self._view.observations)
+        return dict(self._ends.observations)
 
     def committed(self, partition: int) -> tuple[int, str]:
         """The workers' committed offset and its metadata, as of the last `refresh`; (0, "") without one."""
@@ -391,15 +389,15 @@ class KafkaLog(LogPort):
         return self._decided.committed(partition)
 
     def changes_end(self, partition: int) -> int:
-        return self._view.changes[partition]
+        return self._ends.changes[partition]
 
     def read(self, partition: int, start: int, end: int) -> Iterator[Record]:
-        return self._records.read(partition, start, min(end, self._view.observations[partition]))
+        return self._records.read(partition, start, min(end, self._ends.observations[partition]))
 
     def read_changes(self, partition: int, start: int) -> Iterator[ChangeRecord]:
         place = KafkaPartition(self.topics.changes, partition)
         aside = self.registry.rulings.of(CHANGES, partition)
-        for raw in self.reading.records(place, start, self._view.changes[partition]):
+        for raw in self.reading.records(place, start, self._ends.changes[partition]):
             point = fold_position.emitted_point_of(raw)
             if point is None:
                 self._foreign.count_skipped(place, raw.offset)
@@ -435,16 +433,16 @@ class KafkaLog(LogPort):
         return self._decided.skipped(partition)
 
     def read_with_holes(self, partition: int, start: int, end: int) -> Iterator[Record]:
-        return self._records.read_with_holes(partition, start, min(end, self._view.observations[partition]))
+        return self._records.read_with_holes(partition, start, min(end, self._ends.observations[partition]))
 
     def record_at(self, partition: int, offset: int) -> Record | None:
-        return self._records.at(partition, offset, self._view.observations[partition])
+        return self._records.at(partition, offset, self._ends.observations[partition])
 
     def first_after(self, partition: int, time_ms: int) -> int:
-        return self._times[partition].first_after(time_ms, self._view.observations[partition])
+        return self._times[partition].first_after(time_ms, self._ends.observations[partition])
 
     def recorded_below(self, partition: int, offset: int) -> int:
-        return self._times[partition].below(min(offset, self._view.observations[partition]))
+        return self._times[partition].below(min(offset, self._ends.observations[partition]))
 
     def entity_records(self, entity: str, end: int, start: int = 0) -> Iterator[Record]:
         return self._entities.records(entity, start, self._seen_end(entity, end))
@@ -452,12 +450,12 @@ class KafkaLog(LogPort):
     def records_among(
         self, partition: int, names: Collection[str], end: int, looked_at: Callable[[int], None]
     ) -> Iterator[Record]:
-        end = min(end, self._view.observations[partition])
+        end = min(end, self._ends.observations[partition])
         yield from self._records.among(partition, names, end)
         looked_at(end)
 
     def find(self, observation_id: bytes) -> Record | None:
-        ends = self._view.observations
+        ends = self._ends.observations
         known = IdMatches([], {}) if self._tables is None else self._tables.places_of(observation_id)
         for partition, offset in known.positions:
             record = self.record_at(partition, offset)
@@ -473,13 +471,13 @@ class KafkaLog(LogPort):
         return self._entities.arrivals(entity, start, self._seen_end(entity, end))
 
     def records_of(self, entity: str, qs: Iterable[bytes]) -> Iterator[Record]:
-        return self._entities.records_of(entity, qs, self._view.observations[self.partition_of(entity)])
+        return self._entities.records_of(entity, qs, self._ends.observations[self.partition_of(entity)])
 
     def checkpoint(self, entity: str, end: int, definition: int) -> Checkpoint | None:
         return self._entities.checkpoint(entity, end, definition)
 
     def _seen_end(self, entity: str, end: int) -> int:
-        return min(end, self._view.observations[self.partition_of(entity)])
+        return min(end, self._ends.observations[self.partition_of(entity)])
 
     def markers(self) -> Sequence[Marked]:
         self._refresh_if_behind()

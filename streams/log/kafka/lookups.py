@@ -61,7 +61,8 @@ class IndexedRecords(NamedTuple):
 class IdMatches(NamedTuple):
     """(partition, offset) of records whose ids have the same prefix as the requested id.
 
-    through: for each partition that was searched, the offset below which `positions` is complete.
+    Attributes:
+        through: The offset below which `positions` is complete, for each partition that was searched.
     """
 
     positions: Sequence[tuple[int, int]]

@@ -57,7 +57,11 @@ MARKERS = 0
 
 
 class ManifestMap:
-    """Follows one log's `.manifests`. clock_s: a monotonic clock, in seconds."""
+    """Follows one log's `.manifests`.
+
+    Args:
+        clock_s: A monotonic clock, in seconds.
+    """
 
     def __init__(
         self, topic: str, partitions: int, offsets: Offsets, reading: LogReaders, clock_s: Callable[[], float],

@@ -51,7 +51,9 @@ class OutgoingRecord(NamedTuple):
 class LogProducer:
     """The producer of one log, for one thread.
 
-    stuck_s: its client is replaced after so many seconds without an acknowledgement. settings: of the client.
+    Args:
+        stuck_s: Its client is replaced after so many seconds without an acknowledgement.
+        settings: The settings of the client.
     """
 
     def __init__(self, clients: Clients, *, stuck_s: float = STUCK_S, **settings: object) -> None:

@@ -57,7 +57,8 @@ from refold.streams.verify.changes import check_change
 class Entry(NamedTuple):
     """A definition at an offset of `.schemas`: when it was registered, and whether it is set aside.
 
-    decided_at: the time of the last decision on it; None if there was none. Times are in milliseconds.
+    Attributes:
+        decided_at: The time of the last decision on it; None if there was none. Times are in milliseconds.
     """
 
     offset: int
@@ -129,8 +130,9 @@ def restore_definition(log: KafkaLog, offset: int, now_ms: int, *, apply: bool) 
 class RecordEntry(NamedTuple):
     """A damaged record of a topic: its entity, whether it is set aside, and the last decision's time (milliseconds).
 
-    why: what is wrong with it; empty if that was not checked. records: how many offsets, from this one on, one ruling
-    covers; more than 1 for a batch.
+    Attributes:
+        why: What is wrong with it; empty if that was not checked.
+        records: How many offsets, from this one on, one ruling covers; more than 1 for a batch.
     """
 
     topic: str

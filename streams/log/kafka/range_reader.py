@@ -37,7 +37,6 @@ BATCH_RECORDS = 1000
 IDLE_MAX = 4
 _POLL_S = 0.5
 SILENT_S = 10.0
-"""If an offset gives no answer twice for this long, and another offset gives one in between, the broker is not slow."""
 _SMALL_FETCHES = {"fetch.message.max.bytes": 4096, "queued.min.messages": 1}
 
 Headers = list[tuple[str, "str | bytes | None"]]
@@ -103,11 +102,13 @@ class LogReaders:
         committed: whether only committed records are returned.
         ahead_kb: how much each reader prefetches, in KiB, instead of the default.
         unreadable: knows which offsets of the log are set aside; without it none are.
+        silent_s: if an offset gives no answer twice for this long, in seconds, and the partition's end gives one in
+            between, the offset is damaged and the broker is not slow.
     """
 
     def __init__(
         self, clients: Clients, timeout_s: float, *, committed: bool = True, ahead_kb: int | None = None,
-        unreadable: UnreadableBatches | None = None,
+        unreadable: UnreadableBatches | None = None, silent_s: float = SILENT_S,
     ) -> None:  # fmt: skip
         self._clients = clients
         self._unreadable = unreadable
@@ -116,7 +117,7 @@ class LogReaders:
             self._settings["queued.max.messages.kbytes"] = ahead_kb
         if not committed:
             self._settings["isolation.level"] = "read_uncommitted"
-        self._timeout_s = timeout_s
+        self._timeout_s, self._silent_s = timeout_s, silent_s
         self._lock = Lock()
         self._idle: dict[bool, list[_Reader]] = {False: [], True: []}
         self._empty: dict[KafkaPartition, tuple[int, int]] = {}
@@ -273,7 +274,7 @@ class LogReaders:
         """Return whether a record, the partition's end or an error arrives when reading from an offset."""
         reader.assign(place, offset)
         waited_s = 0.0
-        while waited_s < SILENT_S:
+        while waited_s < self._silent_s:
             message = reader.consumer.poll(_POLL_S)
             if message is not None and (message.topic(), message.partition()) == (place.topic, place.partition):
                 return True
@@ -310,7 +311,7 @@ class LogReaders:
                 waited_s += _POLL_S
                 if self._unreadable is not None and self._unreadable.is_aside(place, at):
                     raise _Unreadable(at, SILENT)
-                if waited_s > SILENT_S and not was_tried:
+                if waited_s > self._silent_s and not was_tried:
                     was_tried = True
                     if self._is_silent(reader, place, at):
                         raise _Unreadable(at, SILENT)

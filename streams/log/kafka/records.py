@@ -34,7 +34,11 @@ HELD = "held"
 
 
 class NoObservation(Exception):
-    """A record is not an observation. reason: the reason in a verdict; the message is a sentence."""
+    """A record is not an observation.
+
+    Attributes:
+        reason: The reason in a verdict; the message is a sentence.
+    """
 
     def __init__(self, reason: str, detail: str) -> None:
         super().__init__(detail)
@@ -115,7 +119,11 @@ def _key_words(key: bytes | None) -> str:
 
 
 class Records:
-    """Reads the records of one log, up to given end offsets. learn: reads new records of `.schemas`."""
+    """Reads the records of one log, up to given end offsets.
+
+    Args:
+        learn: Reads new records of `.schemas`.
+    """
 
     def __init__(
         self, topic: str, times: list[Times], registry: Registry, decided: DecidedOffsets, reading: LogReaders,

@@ -84,7 +84,11 @@ class Decisions(Protocol):
 
 
 class SchemaFollower:
-    """Reads a log's `.schemas` into a registry. give_ids: set if this process has a Schema Registry."""
+    """Reads a log's `.schemas` into a registry.
+
+    Args:
+        give_ids: Registers a definition in the Schema Registry, and returns its ids; None without a Schema Registry.
+    """
 
     def __init__(
         self, place: KafkaPartition, registry: Registry, offsets: Offsets, reading: LogReaders,

@@ -102,7 +102,9 @@ class KafkaSnapshotStore(KafkaSnapshotReader, SnapshotStore):
     """The worker's store. `take` makes this process the writer of a partition, until another process takes it.
 
     A process that lost a partition in this way no longer writes to it: each attempt is a StorageError, until `drop`.
-    owns: returns whether a partition may be written now; called before each record.
+
+    Args:
+        owns: Returns whether a partition may be written now; called before each record.
     """
 
     def __init__(

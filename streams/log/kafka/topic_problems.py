@@ -15,7 +15,11 @@ MAX_BYTES = "max.message.bytes"
 
 
 class TopicProblem(NamedTuple):
-    """What is wrong with a topic, and how to fix it. is_missing: the broker does not have the topic."""
+    """What is wrong with a topic, and how to fix it.
+
+    Attributes:
+        is_missing: Whether the broker lacks the topic.
+    """
 
     topic: str
     problem: str

@@ -124,9 +124,12 @@ class Topics:
 
 
 class LogTopics(NamedTuple):
-    """A log's topics on the broker. has_contents: whether the log has a topic of contents, and uses it.
+    """A log's topics on the broker.
 
-    log_id: 16 bytes.
+    Attributes:
+        log_id: The log's id, 16 bytes.
+        partitions: The number of its partitions.
+        has_contents: Whether the log has a topic of contents, and uses it.
     """
 
     topics: Topics

@@ -48,7 +48,11 @@ class Fenced(StorageError):
 class PartitionWriter:
     """The only writer of a partition, until it is fenced.
 
-    next: the offset of the next record of `.snapshots`. may_write: raises if writing is no longer allowed.
+    Args:
+        may_write: Raises if writing is no longer allowed.
+
+    Attributes:
+        next: The offset of the next record of `.snapshots`.
     """
 
     def __init__(

@@ -30,7 +30,12 @@ _SERVER = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^\s:@\[\]]+)(?::([0-9]{1,5}))?\Z")
 
 
 class Address(NamedTuple):
-    """Where a Kafka log is. partitions: as in the URL, if given. blobs: the URL of the contents' store, if any."""
+    """Where a Kafka log is.
+
+    Attributes:
+        partitions: The number of partitions in the URL, if given.
+        blobs: The URL of the contents' store, if any.
+    """
 
     servers: str
     prefix: str

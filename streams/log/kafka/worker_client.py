@@ -194,7 +194,11 @@ class WorkerTables(TableClient):
 
 
 class WorkerFolding(WorkerCommands):
-    """Commands to the workers over their pages. timeout_s: how long to wait for the fold to reach an offset."""
+    """Commands to the workers over their pages.
+
+    Args:
+        timeout_s: How long to wait for the fold to reach an offset.
+    """
 
     def __init__(self, workers: Workers, timeout_s: float) -> None:
         self._workers = workers

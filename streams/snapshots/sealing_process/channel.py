@@ -42,14 +42,23 @@ PredictedAnswers: TypeAlias = dict[str, tuple[tuple[Any, ...], Any]]
 
 
 class SealRequest(NamedTuple):
-    """An epoch to seal. predicted: answers sent in advance, by name: the arguments and the result."""
+    """An epoch to seal.
+
+    Attributes:
+        predicted: The answers sent in advance, by name: the arguments and the result.
+    """
 
     epoch_state: EpochState
     predicted: PredictedAnswers
 
 
 class RemoteError(NamedTuple):
-    """An error of the other process. is_storage: a StorageError; is_damage: a CorruptionError, which is one too."""
+    """An error of the other process.
+
+    Attributes:
+        is_storage: Whether it is a StorageError.
+        is_damage: Whether it is a CorruptionError, which is a StorageError too.
+    """
 
     number: int
     text: str
@@ -79,9 +88,11 @@ def _in_memory() -> IO[bytes]:
 
 
 class Channel:
-    """One end of the channel. memory: a file descriptor of `shared_memory`, which may be closed afterwards.
+    """One end of the channel.
 
-    silent_s: receiving nothing for so long (whole seconds) raises TimeoutError; 0 for no limit.
+    Args:
+        memory: A file descriptor of `shared_memory`, which may be closed afterwards.
+        silent_s: The time after which receiving nothing raises TimeoutError, in whole seconds; 0 for no limit.
     """
 
     def __init__(self, own: socket.socket, memory: int, silent_s: int = 0) -> None:

@@ -55,7 +55,11 @@ class _RaisedDamage(_Raised, CorruptionError):
 
 
 class _Asking:
-    """Sends requests for one epoch to the parent. seal: seals another epoch that arrives meanwhile."""
+    """Sends requests for one epoch to the parent.
+
+    Args:
+        seal: Seals another epoch that arrives meanwhile.
+    """
 
     def __init__(self, other: Channel, predicted: PredictedAnswers, seal: Callable[[SealRequest], None]) -> None:
         self._other = other
@@ -95,7 +99,11 @@ class _Asking:
 
 
 class _Store(EpochWriter):
-    """The parent's store, as far as sealing needs it. message_bytes: records are sent in batches of about this size."""
+    """The parent's store, as far as sealing needs it.
+
+    Args:
+        message_bytes: The approximate size of a batch of records.
+    """
 
     def __init__(self, asking: _Asking, message_bytes: int) -> None:
         self._asking = asking

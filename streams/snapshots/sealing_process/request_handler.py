@@ -21,7 +21,11 @@ from refold.streams.snapshots.table import TableView
 
 
 class SealingRequests:
-    """Answers the requests of the sealing process for one view. settings: those of the sealing process."""
+    """Answers the requests of the sealing process for one view.
+
+    Args:
+        settings: The settings of the sealing process.
+    """
 
     def __init__(self, store: EpochWriter, view: TableView, settings: SnapshotSettings) -> None:
         self.epoch_state = view.epoch_state

@@ -44,8 +44,11 @@ _MODULE = "refold.streams.snapshots.sealing_process.child"
 
 
 class SealingProcess:
-    """The handle of a sealing process, which is started here and ended by `end`. is_sound: the process can be used for
-    further epochs. used_s: its processor time when it last sent a message, in seconds.
+    """The handle of a sealing process, which is started here and ended by `end`.
+
+    Attributes:
+        is_sound: Whether the process can be used for further epochs.
+        used_s: Its processor time when it last sent a message, in seconds.
     """
 
     def __init__(self, log_id: bytes, partitions: int, settings: SnapshotSettings) -> None:

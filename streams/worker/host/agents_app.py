@@ -86,7 +86,11 @@ class AgentThread:
 
 
 class _Delivery(NamedTuple):
-    """A change in the channel. done: to be set when the agents are done with it."""
+    """A change in the channel.
+
+    Attributes:
+        done: The event to set when the agents are done with it.
+    """
 
     change: Change
     place: str

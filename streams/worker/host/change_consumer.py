@@ -140,7 +140,8 @@ class _Delivery(NamedTuple):
 class ChangeConsumer:
     """Call `run` in a separate thread; any thread may call `drain`.
 
-    out_of_group_s: how long it may be out of its group while brokers answer.
+    Attributes:
+        out_of_group_s: How long it may be out of its group while brokers answer.
     """
 
     def __init__(self, source: ChangesSource, deliver: Deliver,

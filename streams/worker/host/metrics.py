@@ -108,7 +108,12 @@ COUNTERS = {
 
 @dataclass(frozen=True, slots=True)
 class About:
-    """Facts of a worker that are not in its status. log: the log's prefix. folder: where its tables are."""
+    """Facts of a worker that are not in its status.
+
+    Attributes:
+        log: The log's prefix.
+        folder: Where its tables are.
+    """
 
     log: str
     partitions: int

@@ -65,10 +65,18 @@ class WorkerOperations(Protocol):
 class Pages(NamedTuple):
     """The content of the pages.
 
-    status: by partition, its status; raises if the worker does not fold. condition: brokers, group and folder. metrics:
-    Prometheus' text. partition_of: that of an entity. owns: whether this worker owns a partition. workers: by
-    partition, the URL of its owner, without partitions whose owner is unknown. questions, operations: by the first word
-    of the path. lookup: the answer to one, in CBOR. own_url: their address. asker: how other workers are called.
+    Attributes:
+        status: Returns the status by partition; raises if the worker does not fold.
+        condition: Returns the condition of brokers, group and folder.
+        metrics: Returns the metrics as Prometheus' text.
+        partition_of: Returns the partition of an entity.
+        owns: Returns whether this worker owns a partition.
+        workers: Returns the URL of the owner by partition, without partitions whose owner is unknown.
+        questions, operations: The questions and the operations, by the first word of the path.
+        lookup: Answers a look-up; the question and the answer are in CBOR.
+        log_id: The log's id, 16 bytes.
+        own_url: The URL of these pages.
+        asker: Sends requests to other workers.
     """
 
     status: Callable[[], Status]

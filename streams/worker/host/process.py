@@ -82,7 +82,12 @@ def _worker(fold: ThreadHost, agents: AgentsApp | None, loop: asyncio.AbstractEv
 
 
 class _SignalledWorker(mode.Worker):
-    """Mode's worker. has_signal: SIGINT or SIGTERM has arrived; stop_s: see run_process."""
+    """Mode's worker.
+
+    Attributes:
+        has_signal: Whether SIGINT or SIGTERM has arrived.
+        stop_s: See run_process.
+    """
 
     # A class of ours would have its messages logged as refold's own; see ThreadHost.
     logger = logging.getLogger("mode.refold")

@@ -30,7 +30,11 @@ class HostedService(Protocol):
 
 
 class ThreadHost(mode.Service):
-    """Runs a service in a thread of its own. failure: what ended it, where it was not drained."""
+    """Runs a service in a thread of its own.
+
+    Attributes:
+        failure: What ended it, where it was not drained.
+    """
 
     # What mode says of its start and its crash is a library's: without this it would be logged as refold's own.
     logger = logging.getLogger("mode.refold")

@@ -102,7 +102,7 @@ def test_program_is_recorded_and_played_back(env: dict[str, str], tmp_path: Path
     assert 'messages[0].content: "what else?" asked, "what is it?" recorded in turn 1, observation ' in other.stderr
     with open_log(env["REFOLD_LOG"], read_only=True) as log:
         (named,) = re.findall(r"recorded in turn 1, observation ([0-9a-f]{64})", other.stderr)
-        assert named in [each.observation for each in log.state(f"step/{row.run}#1").why("status")]
+        assert named in [each.observation_id for each in log.state(f"step/{row.run}#1").why("status")]
     assert len(server.requests) == 2, "nobody asked a model again"
 
     # A turn is opened, and the conversation continues from it.

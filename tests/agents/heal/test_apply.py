@@ -87,10 +87,10 @@ def test_second_apply_changes_nothing(log: AgentLog, folder: Path) -> None:
 def test_causes_lead_from_every_action_to_the_failed_steps(log: AgentLog, folder: Path) -> None:
     healed = heal(log, folder)[-1]
     chain = log.state(f"healing/{healed.id}").why("status")
-    said = [link.statement.patch["status"] for link in chain
-            if link.statement is not None and link.statement.entity == f"healing/{healed.id}"]  # fmt: skip
+    said = [link.observation.patch["status"] for link in chain
+            if link.observation is not None and link.observation.entity == f"healing/{healed.id}"]  # fmt: skip
     assert said == ["healed", "resuming", "proved", "begun"]
-    entities = {link.statement.entity for link in chain if link.statement is not None}
+    entities = {link.observation.entity for link in chain if link.observation is not None}
     denial = next(each for each in entities if each.startswith("audit_event/r#8."))
     assert {f"run/{healed.proof}", f"run/{healed.healed_by}", "step/r#2", "step/r#4", "step/r#6", denial} <= entities
 

@@ -340,7 +340,7 @@ def test_reads_and_observations_are_recorded_and_linked(log: AgentLog) -> None:
     assert [(each["entity"], each["version"]) for each in fields["reads"]] == [
         ("document/ticket-1", view.version), ("document/ticket-1", later.version),
     ]  # fmt: skip
-    link = next(each for each in log.state("document/ticket-1").why("fields") if each.observation == found)
+    link = next(each for each in log.state("document/ticket-1").why("fields") if each.observation_id == found)
     assert calls[0].answer["observations"] == link.causes
 
 

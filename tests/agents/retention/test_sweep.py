@@ -71,7 +71,7 @@ def permanent_facts(log: AgentLog) -> dict[str, Any]:
     steps = [each for each in view if each.startswith("step/")]
     return {
         "records": records, "root": view.root, "hashes": view.entity_hashes(),
-        "why": [[link.observation for link in view[each].why("status")] for each in steps],
+        "why": [[link.observation_id for link in view[each].why("status")] for each in steps],
         "history": [[(row.field, row.op, row.observation) for row in log.history(each)] for each in steps],
     }  # fmt: skip
 

@@ -263,7 +263,7 @@ def test_killed_server_keeps_what_it_acknowledged(tmp_path: Path, fault_rounds: 
     with refold.open(url) as log:
         view = log.rebuild(types=["tool_config"])
         states = {name: view[name] for name in view if name != CONFIG}
-        held = {states[name].held_by("rate_limit")[0].hex() for name in states}
+        held = {states[name].observations_of("rate_limit")[0].hex() for name in states}
         assert acknowledged <= held
         assert {f"tool_config/c-{states[name].fields['rate_limit']}" for name in states} == {*states}
         assert log.verify().mismatches == []

@@ -31,7 +31,7 @@ from refold.sinks.parquet.sink import (
     open_sink,
 )
 from refold.sinks.port import SinkBusy, SinkRefused
-from refold.sinks.run import Report, SinkWatch, keep_snapshots
+from refold.sinks.run import SinkReport, SinkWatch, keep_snapshots
 from refold.streams.objects.folder import FolderObjects
 from refold.streams.objects.port import Objects
 from refold.streams.objects.remote import RemoteObjects
@@ -79,7 +79,7 @@ def folder(tmp_path: Path) -> Place:
     return Place(FolderObjects(tmp_path / "lake"), (tmp_path / "lake").as_uri(), DEFINITIONS)
 
 
-def bring_up(followed: SinkLog, place: Place, grace_s: float = 0) -> Report:
+def bring_up(followed: SinkLog, place: Place, grace_s: float = 0) -> SinkReport:
     with followed.reader() as log:
         sink = ParquetSink(place.objects, grace_s)
         return keep_snapshots(log, sink, follow=False, every_s=1, stop=threading.Event())

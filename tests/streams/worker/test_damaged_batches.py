@@ -20,7 +20,6 @@ from refold.sinks.feed import Feed
 from refold.sinks.port import Batch, EntityState, Load
 from refold.sinks.states import packed
 from refold.streams.cut import Cut
-from refold.streams.log.kafka import range_reader
 from refold.streams.log.kafka.log import KafkaLog
 from refold.streams.log.kafka.offsets import KafkaPartition
 from refold.streams.log.kafka.quarantine import restore_record, set_record_aside
@@ -49,6 +48,7 @@ from refold_tests.waiting import await_true
 from refold_tests.worker_pages import worker_with_pages
 
 pytestmark = pytest.mark.timeout(600)
+SILENT_S = 2.0
 
 
 @pytest.fixture
@@ -208,12 +208,11 @@ def test_record_with_a_damaged_length_is_set_aside_with_the_rest_of_its_batch(
     """In an uncompressed batch Kafka's client returns neither a record nor an error there."""
     rng = random.Random(seed)
     compressing(monkeypatch, "none")
-    monkeypatch.setattr(range_reader, "SILENT_S", 2.0)
     tables = tmp_path / "tables"
-    with opened(url) as log:
+    with opened(url, silent_s=SILENT_S) as log:
         log.register(THING)
         append_batches(log, rng, 3)
-        with running(url, tables, stuck_s=2.0) as worker:
+        with running(url, tables, stuck_s=SILENT_S) as worker:
             await_folded(log, worker)
         found = records_of(log, log.topics.observations)
         whole = root(log, full=True)
@@ -224,7 +223,7 @@ def test_record_with_a_damaged_length_is_set_aside_with_the_rest_of_its_batch(
             root(log, full=True)
         assert str(refused.value).endswith(f"{command}{wound.first} --log {log.url}")
         shutil.rmtree(tables / str(partition))
-        with running(url, tables, stuck_s=2.0) as worker:
+        with running(url, tables, stuck_s=SILENT_S) as worker:
             # An epoch may end within the batch: then a worker needs the rest of it, and names its start.
             needed = int(await_damage(worker, partition).partition(command)[2].split()[0])
             assert wound.first <= needed <= wound.last
@@ -265,7 +264,7 @@ class _Store:
             if isinstance(found, Load):
                 again = {name for name, each in self.states.items() if found.types is None or each.type in found.types}
                 self.states = {name: each for name, each in self.states.items() if name not in again}
-                self.states.update((each.entity, each) for each in found.entities())
+                self.states.update((each.entity, each) for each in found.states())
             else:
                 self.states.update((each.entity, copy.deepcopy(each)) for each in found.states)
             self.position = found.cut

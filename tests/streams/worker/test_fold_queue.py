@@ -1,4 +1,5 @@
-"""A worker whose producer's queue is full: it waits for the broker, however long, and emits everything once."""
+"""A worker whose producer's queue is full: it waits for the broker, however long, and emits everything once. A worker
+whose next batch is full commits it at once."""
 
 from __future__ import annotations
 
@@ -12,7 +13,9 @@ from typing import Any
 import pytest
 
 from refold.streams.log.kafka.clients import Clients
+from refold.streams.log.kafka.log import KafkaLog
 from refold.streams.worker.config import FoldConfig
+from refold.streams.worker.emission import Emitter
 from refold.testing.kafka import Kafka
 from refold_tests.folding import (
     PATIENCE_S,
@@ -23,9 +26,10 @@ from refold_tests.folding import (
     fold_all,
     history,
     opened,
+    running,
     url_of,
 )
-from refold_tests.sample_types import THING
+from refold_tests.sample_types import THING, A, said
 from refold_tests.waiting import await_true
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(600)]
@@ -114,3 +118,24 @@ def test_full_queue_delays_the_fold_and_loses_nothing(
         fold_all(log, tmp_path)
         check_whole(log, tmp_path, acknowledged)
     print(f"{queue.full} times full")
+
+
+def test_batch_that_became_full_during_an_emission_is_committed_without_a_further_record(
+    log: KafkaLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing else ends the wait: a batch that is not full is committed after ten minutes."""
+    emit, is_decided = Emitter.emit, threading.Event()
+
+    def emit_later(emitter: Emitter, *given: Any) -> Any:
+        assert is_decided.wait(PATIENCE_S)
+        return emit(emitter, *given)
+
+    monkeypatch.setattr(Emitter, "emit", emit_later)
+    with running(log.url, tmp_path, records_max=1, commit_ms=600_000) as worker:
+        append(log, [said(A, 1), said(A, 2)])
+        counts = worker.service._partitions.values
+        await_true(
+            lambda: sum(each.counts.records + each.pending_count for each in [*counts()]) == 2, "both are decided"
+        )
+        is_decided.set()
+        await_folded(log, worker)

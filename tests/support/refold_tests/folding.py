@@ -45,16 +45,16 @@ import json, os, signal, sys
 from pathlib import Path
 from refold.avro.errors import RefoldError
 from refold.streams.snapshots.settings import SnapshotSettings
+from refold.streams.table.limits import TableLimits
 from refold.streams.worker.config import FoldConfig
 from refold.streams.worker.service import FoldService
-from refold.streams.worker import advance
 from refold_tests import kill_points
 
-advance.ENTITIES_AT_ONCE = 3
 url, folder, instance, static, moment, count, sent, settings = sys.argv[1:9]
 soon = {"commit_ms": 20, "records_max": 50, "session_ms": 4000, "transaction_ms": 5000, "client_id": f"w-{os.getpid()}"}
 given = {**soon, **json.loads(settings)}
 given["snapshots"] = SnapshotSettings(**given.get("snapshots", {}))
+given["table"] = TableLimits(refolded_entities=3)
 kill_points.die_at(moment, int(count), signal.Signals(int(sent)))
 try:
     config = FoldConfig(url, Path(folder), instance, is_static=static == "1", **given)
@@ -81,9 +81,9 @@ def url_of(bootstrap: str, prefix: str, partitions: int = 2) -> str:
 
 
 @contextmanager
-def opened(url: str) -> Iterator[KafkaLog]:
-    """Open the log as a client."""
-    log = KafkaLog(parse_url(url))
+def opened(url: str, **settings: Any) -> Iterator[KafkaLog]:
+    """Open the log as a client. settings: further arguments of KafkaLog."""
+    log = KafkaLog(parse_url(url), **settings)
     try:
         yield log
     finally:

@@ -49,5 +49,5 @@ def open_log(
 def take(log: Log, observations: Sequence[Observation], definition: TypeDefinition = THING) -> None:
     """Record observations unchanged, durable on return. Observations of OTHER's type use OTHER."""
     for each in observations:
-        log.take(each, identify(each), OTHER if each.type == OTHER.name else definition, {})
+        log.append(each, identify(each), OTHER if each.type == OTHER.name else definition, {})
     log.flush()

@@ -24,7 +24,7 @@ TRACE = f"{1:032x}"
 
 
 def record(log: AgentLog, spans: Iterable[Sent]) -> None:
-    recorder = Recorder(TypeCatalog(log.port.registry, {}, shipped_types()), log.take)
+    recorder = Recorder(TypeCatalog(log.port.registry, {}, shipped_types()), log.append)
     for each in spans:
         observe_sent(each, recorder.observe)
     log.flush()

@@ -15,7 +15,7 @@ from refold.agents import otel
 from refold.agents.log import AgentLog
 from refold.sinks.otlp.sink import OtlpSink, open_sink
 from refold.sinks.port import Sink
-from refold.sinks.run import Report, keep_up
+from refold.sinks.run import SinkReport, keep_up
 from refold_tests.otlp_receiver import Receiver
 
 Told = dict[str, Any]
@@ -29,7 +29,7 @@ def sending(url: str, position: Path, *more: str) -> Iterator[Sink]:
         yield sink
 
 
-def send(log: AgentLog, url: str, position: Path, *more: str, changes_max: int = 5_000) -> Report:
+def send(log: AgentLog, url: str, position: Path, *more: str, changes_max: int = 5_000) -> SinkReport:
     """Send everything to the end of the log, as a process that then ends."""
     log.flush()
     with sending(url, position, *more) as sink:

@@ -73,7 +73,7 @@ class Past:
         self._now_ms += self.rng.choice((0, 1, 60_000))
         self.clock.set(self._now_ms)
         for each in observations:
-            self.log.take(each, identify(each), self.current[each.type], {})
+            self.log.append(each, identify(each), self.current[each.type], {})
         self.log.flush()
 
     def snapshot(self) -> None:

@@ -21,7 +21,7 @@ def test_guide_commands_work(tmp_path: Path) -> None:
     with model_server() as server:
         follow(ROOT / "docs" / "guides" / "langgraph-threads.md", tmp_path, server)
     with refold.open(f"file:{tmp_path / '.refold'}") as log:
-        log.retract(ITEM, log.state(ITEM).why("value")[0].observation)
+        log.retract(ITEM, log.state(ITEM).why("value")[0].observation_id)
         with RefoldStore(log) as store:
             item = store.get(("users", "ann"), "drink")
     assert item is not None

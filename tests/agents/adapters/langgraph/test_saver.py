@@ -95,11 +95,12 @@ def test_log_answers_for_the_past_of_a_thread(saver: RefoldSaver) -> None:
     assert [each["content"][:3] for each in now.fields["values"]["messages"][-2:]] == ["two", "You"]
     fields = {row.field for row in saver.log.diff("@before two", None, "langgraph_thread/t")}
     assert fields >= {"values", "checkpoint", "step"}
-    [holder] = now.held_by("values", "turns")
+    [holder] = now.observations_of("values", "turns")
     chain = now.why("values", "turns")
-    assert chain[0].observation == holder.hex()
+    assert chain[0].observation_id == holder.hex()
     head = graph.get_state(on("t")).config["configurable"]["checkpoint_id"]
-    assert f"langgraph_checkpoint/t#{head}" in {each.statement.entity for each in chain if each.statement is not None}
+    entities = {each.observation.entity for each in chain if each.observation is not None}
+    assert f"langgraph_checkpoint/t#{head}" in entities
 
 
 def test_time_travel_and_a_fork(saver: RefoldSaver) -> None:

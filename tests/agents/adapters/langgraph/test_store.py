@@ -137,7 +137,7 @@ def test_log_answers_for_the_past_of_an_item(store: RefoldStore) -> None:
 def test_retracted_put_restores_the_previous_value(store: RefoldStore) -> None:
     store.put(("m",), "k", {"n": 1})
     store.put(("m",), "k", {"n": 2})
-    wrong = store.log.state("langgraph_item/m#k").why("value")[0].observation
+    wrong = store.log.state("langgraph_item/m#k").why("value")[0].observation_id
     store.log.retract("langgraph_item/m#k", wrong)
     assert value_of(store.get(("m",), "k")) == {"n": 1}
     [found] = store.search(("m",))
@@ -170,7 +170,7 @@ def test_put_after_one_from_a_fast_clock_wins(store: RefoldStore) -> None:
     assert value_of(store.get(("m",), "k")) == {"n": 2}
     store.put(("m",), "k", {"n": 3})
     assert value_of(store.get(("m",), "k")) == {"n": 3}
-    assert store.log.state("langgraph_item/m#k").why("value")[0].observation != ahead
+    assert store.log.state("langgraph_item/m#k").why("value")[0].observation_id != ahead
     store.delete(("m",), "k")
     assert store.get(("m",), "k") is None
 

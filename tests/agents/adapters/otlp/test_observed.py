@@ -141,7 +141,7 @@ def test_received_run_equals_the_imported_run(name: str, tmp_path: Path) -> None
     path.write_bytes(b"\n".join(bodies(name)))
     imported: list[tuple[Any, ...]] = []
     with refold.open(f"file:{tmp_path / 'imported'}") as log:
-        recorder = Recorder(TypeCatalog(log.port.registry, {}, shipped_types()), log.take)
+        recorder = Recorder(TypeCatalog(log.port.registry, {}, shipped_types()), log.append)
         # As the receiver has them: without what OTLP does not know.
         path.write_text("".join(json.dumps(_written(each)) + "\n" for each in sent(name)))
         for conversation in IMPORTER.read(ImportFile(path)):
@@ -341,11 +341,11 @@ def test_value_traces_back_to_its_span(tmp_path: Path) -> None:
     with refold.open(f"file:{tmp_path / 'log'}") as log:
         record(log, decode(request(span(1, attributes)), JSON)[0])
         chain = log.state(f"action/{TRACE}#{1:016x}").why("output")
-        [statement] = [each.statement for each in chain if each.statement is not None]
+        [statement] = [each.observation for each in chain if each.observation is not None]
         assert statement.entity == f"action/{TRACE}#{1:016x}"
         assert log.state(statement.entity).fields["span"]["spanId"] == f"{1:016x}"
         run = log.state(f"run/{TRACE}").why("outcome")
-        assert [each.statement.entity for each in run if each.statement is not None] == [
+        assert [each.observation.entity for each in run if each.observation is not None] == [
             f"run/{TRACE}", f"action/{TRACE}#{1:016x}",
         ]  # fmt: skip
 

@@ -126,7 +126,7 @@ def test_imported_logs_join_their_spans_as_received_ones(records: list[dict[str,
     with refold.open(f"file:{tmp_path / 'imported'}") as log:
         file = ImportFile(path)
         for conversation in IMPORTER.read(file):
-            import_conversation(conversation, Recorder(TypeCatalog((), {}, shipped_types()), log.take).observe)
+            import_conversation(conversation, Recorder(TypeCatalog((), {}, shipped_types()), log.append).observe)
         log.flush()
         [row] = log.runs()
         imported = known_by_both(log.recording(row.run))

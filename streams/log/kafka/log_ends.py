@@ -1,4 +1,4 @@
-"""The view of a log on Kafka at one moment."""
+"""The ends of a log's topics on Kafka at one moment."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from refold.streams.log.kafka.offsets import KafkaPartition, Offsets
 from refold.streams.log.kafka.topics import Topics
 
 
-class View(NamedTuple):
+class LogEnds(NamedTuple):
     """The ends of observations and changes by partition, at one moment."""
 
     observations: dict[int, int]
     changes: dict[int, int]
 
 
-def seen(topics: Topics, partitions: int, offsets: Offsets) -> View:
+def read_ends(topics: Topics, partitions: int, offsets: Offsets) -> LogEnds:
     """Read the present ends of `.observations` and `.changes`.
 
     Args:
@@ -26,7 +26,7 @@ def seen(topics: Topics, partitions: int, offsets: Offsets) -> View:
     observations = [KafkaPartition(topics.observations, each) for each in range(partitions)]
     changes = [KafkaPartition(topics.changes, each) for each in range(partitions)]
     ends = offsets.ends([*observations, *changes])
-    return View(
+    return LogEnds(
         {place.partition: ends[place] for place in observations},
         {place.partition: ends[place] for place in changes},
     )
