@@ -124,15 +124,18 @@ def test_batch_that_became_full_during_an_emission_is_committed_without_a_furthe
     log: KafkaLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nothing else ends the wait: a batch that is not full is committed after ten minutes."""
-    emit, is_decided = Emitter.emit, threading.Event()
+    emit, is_emitting, is_decided = Emitter.emit, threading.Event(), threading.Event()
 
     def emit_later(emitter: Emitter, *given: Any) -> Any:
+        is_emitting.set()
         assert is_decided.wait(PATIENCE_S)
         return emit(emitter, *given)
 
     monkeypatch.setattr(Emitter, "emit", emit_later)
-    with running(log.url, tmp_path, records_max=1, commit_ms=600_000) as worker:
-        append(log, [said(A, 1), said(A, 2)])
+    with running(log.url, tmp_path, bytes_max=1, commit_ms=600_000) as worker:
+        append(log, [said(A, 1)])
+        assert is_emitting.wait(PATIENCE_S)
+        append(log, [said(A, 2)])
         counts = worker.service._partitions.values
         await_true(
             lambda: sum(each.counts.records + each.pending_count for each in [*counts()]) == 2, "both are decided"
