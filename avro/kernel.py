@@ -271,7 +271,7 @@ class KernelStatus(NamedTuple):
     """The kernel to use, if any.
 
     Attributes:
-        text: The version of the kernel, or why there is none.
+        text: The version of the kernel, or why no kernel is used.
         is_unusable: Whether a kernel is installed that cannot be used.
     """
 

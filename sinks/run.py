@@ -37,7 +37,16 @@ LAG_EVERY_S = 1.0
 
 @dataclass(slots=True)
 class SinkReport:
-    """What this process has done so far: counts, the last position, the last refusal."""
+    """What this process has done so far.
+
+    Attributes:
+        position: The cut that the store holds; None for an empty store.
+        changes: The number of changes of the log in the batches.
+        entities: The number of states that were passed to the sink.
+        batches, loads: The numbers of batches and of loads.
+        busy: How often the store or the log failed temporarily.
+        last_busy: The text of the last of these errors; empty if there was none.
+    """
 
     position: Cut | None = None
     changes: int = 0

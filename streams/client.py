@@ -164,7 +164,7 @@ class Log:
 
     @_locked
     def append(self, observation: Observation, observation_id: bytes, definition: TypeDefinition,
-             blobs: Mapping[bytes, bytes], data: bytes | None = None) -> None:  # fmt: skip
+               blobs: Mapping[bytes, bytes], data: bytes | None = None) -> None:  # fmt: skip
         """Append an observation that was built elsewhere, under the definition it was built by.
 
         Args:
@@ -431,8 +431,8 @@ class Log:
         """Return every sealed epoch, or those in `only`, by partition and offset."""
         self._port.flush()
         self._port.refresh()
-        stored = self._port.snapshots
-        return list(listed(stored, every_epoch(stored, self._port.partitions) if only is None else only))
+        reader = self._port.snapshots
+        return list(listed(reader, every_epoch(reader, self._port.partitions) if only is None else only))
 
     def pin(self, epochs: Iterable[Epoch]) -> None:
         """Pin sealed epochs.

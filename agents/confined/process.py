@@ -38,7 +38,7 @@ class ProcessEnd(NamedTuple):
     Attributes:
         lines: Its output before its answer.
         answer: Its answer; None if it gave none.
-        denied: The operation for which the kernel ended it; None if there is none.
+        denied: The operation for which the kernel ended it; None if it did not.
         status: Its exit status, as subprocess reports it.
     """
 

@@ -36,7 +36,7 @@ class Performed:
 
     Attributes:
         arguments: The arguments as the recorder stores them: {"kwargs": {...}}, with "args": [...] if any have no name.
-        receipt: The other side's own id of the effect; "" if there is none.
+        receipt: The other side's own id of the effect; "" without one.
     """
 
     key: str

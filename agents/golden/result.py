@@ -29,7 +29,7 @@ class CheckResult:
     """How today's agent did.
 
     Attributes:
-        stopped: The request that had no answer, "" if there is none.
+        stopped: The request that had no answer; "" if every request had one.
         parting: The first difference from what was recorded, if the run reached its end.
     """
 

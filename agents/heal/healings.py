@@ -29,7 +29,7 @@ OPEN = frozenset({"begun", "proved", "waiting", "resuming"})
 
 
 class Healing(NamedTuple):
-    """One attempt as it is recorded. Times are microseconds since 1970, 0 if there is none.
+    """One attempt as it is recorded. Times are in microseconds since 1970; 0 while they are not recorded.
 
     Attributes:
         checks: Each check as {"check", "satisfied"}: what was checked, and whether it was satisfied.

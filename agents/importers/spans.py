@@ -96,7 +96,7 @@ class ImportedSpan:
         place: The place of the span, as FILE:LINE.
         started_at, ended_at: When it began and when it ended, in microseconds since 1970; None if the span has no such
             time.
-        parent: The id of the parent span; "" if there is none.
+        parent: The id of the parent span; "" for a root span.
     """
 
     trace_id: str

@@ -33,7 +33,7 @@ class Difference(NamedTuple):
 
     Attributes:
         path: The path, such as `kwargs.order.items[2]`; "" for the whole tree.
-        left, right: The values; ABSENT if there is none.
+        left, right: The values; ABSENT on a side without a value.
     """
 
     path: str

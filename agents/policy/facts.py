@@ -103,7 +103,7 @@ class RunFacts:
         steps: How many steps had such calls.
         input_tokens, output_tokens: The numbers of tokens that the answers report.
         cost_usd: What the tokens cost, in US dollars.
-        unpriced: A model without a price that answered; empty if there is none.
+        unpriced: A model without a price that answered; empty if every such model has a price.
         time_s: The time from the run's start to the last call's end, in seconds.
         denied: How many calls were denied.
     """

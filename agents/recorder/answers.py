@@ -116,7 +116,7 @@ class ChildAnswers(NamedTuple):
 
     Attributes:
         answers: The run's own answers.
-        recording: The run's recording; None if there is none.
+        recording: The run's recording; None without one.
         is_whole: Whether the recording holds everything that the run did, so that nothing of it is written again.
         is_final: Whether it is not replayed either, so it must end as recorded.
         is_sought: Whether the log must be searched, because it is not known whether it is recorded.

@@ -104,7 +104,7 @@ class ExecutionBranch:
         name: Its function, and what started it, as `node#2/look#1`: the first `look` of the second `node` that was
             started; "" for the run's own code.
         is_racing: Whether it is in a thread of the run's own code, which may end before the next thread is started.
-        part: The name of the part that it belongs to (recorder/parallel_steps.py); "" if there is none.
+        part: The name of the part that it belongs to (recorder/parallel_steps.py); "" outside of parts.
     """
 
     __slots__ = (

@@ -49,7 +49,7 @@ class OpenRun(NamedTuple):
     """A call that is a nested run, begun.
 
     Attributes:
-        found: The recorded call; None if there is none.
+        found: The recorded call; None if the call was not recorded.
         place: The position in its attempt.
         failed: How many attempts of the step failed before.
         branch, nth: The name of its branch, and how many runs that branch began in the attempt before it. Code that is

@@ -65,7 +65,7 @@ class Stepping(Caller, Protocol):
     """The part of a run that steps need.
 
     Attributes:
-        open_step: The open step; None if there is none.
+        open_step: The open step; None between steps.
         task: The first part of the keys of its effects.
         branch: The branch of the run's own code outside any step.
         opening: A lock that is held while a step is opened.

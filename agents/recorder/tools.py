@@ -69,7 +69,7 @@ class Tool:
     Attributes:
         trying: The retry policy of reads.
         terms: The terms of writes.
-        undo: The name of the function that undoes it, MODULE:FUNCTION; "" if there is none.
+        undo: The name of the function that undoes it, MODULE:FUNCTION; "" without one.
     """
 
     def __init__(

@@ -50,7 +50,7 @@ class OtherRecords(NamedTuple):
     """The runs that record the same session.
 
     Attributes:
-        same: The fuller one; "" if there is none.
+        same: The fuller record; "" without one.
         also: The other runs.
     """
 

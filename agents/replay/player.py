@@ -70,7 +70,7 @@ class Replayer:
     """Answers only from a recording.
 
     Attributes:
-        departure: The first call that it could not answer; None if there is none.
+        departure: The first call that it could not answer; None if it answered every call.
     """
 
     makes_every_call = False

@@ -28,7 +28,7 @@ class Unrecorded(Departure):
     Attributes:
         place: The step and the attempt.
         asked: The request.
-        nearest: The nearest recorded call; None if there is none of the kind.
+        nearest: The nearest recorded call; None if no call of this kind was recorded.
         differences: The differences, with the new request on the left and the recorded one on the right.
         elsewhere: Where this very request is recorded.
         what: All of that, in lines for people.

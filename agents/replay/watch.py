@@ -71,7 +71,7 @@ class GuardWatch:
     """The attempts that one guard has detected.
 
     Attributes:
-        denied: The first denied operation; None if there is none.
+        denied: The first denied operation; None if no operation was denied.
         escapes: Every denied or noted operation, each once, up to ESCAPES_MAX. The list may grow after the guard is
             left.
         frame: The frame that entered the guard, while it is open.

@@ -37,7 +37,7 @@ class Gap(NamedTuple):
 
 Gaps = Mapping[int, Gap]
 ReadRecords = Callable[[int, int, int], Iterator[Record]]
-"""The records of a partition with start <= offset < end, in order, from the log itself."""
+"""Returns the records of a partition with start <= offset < end, in order, from the log itself."""
 
 
 def read_gaps(database: Database) -> dict[int, Gap] | None:

@@ -22,6 +22,7 @@ from refold.reducers.entity import stored_hash
 from refold.streams.cut import Cut
 from refold.streams.log.port import FoldPosition, LogReader, Mismatch, Record, RecordRows, is_hole
 from refold.streams.partitioner import slots_of
+from refold.streams.rebuild.range_fold import OnRead
 from refold.streams.snapshots.spill import ChunkStore
 from refold.streams.table.confirming import CHECKED_RECORDS, Choose, Confirmation, RecordConfirmer, some_entities
 from refold.streams.table.folds import TypeFold
@@ -35,9 +36,6 @@ from refold.streams.verify.table import check_table
 BATCH_RECORDS = 1000
 # The observations that Python checks, by up to four checks, if there is a native kernel (table/confirming.py).
 REMEMBERED_MAX = 5 * CHECKED_RECORDS
-
-OnRead = Callable[[int], None]
-"""Called with the number of further records done."""
 
 
 @dataclass(frozen=True, slots=True)

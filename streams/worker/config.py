@@ -31,8 +31,9 @@ class FoldConfig:
             other's tables when a partition moves.
         instance: Its name among the log's workers, the same after a restart. Transactions that an earlier process of
             this name left open are aborted at its start.
-        is_static: The group knows it by that name too, and returns its partitions if it is back within a session.
-        is_standby: It keeps warm tables of partitions that it does not own, in a folder of its own.
+        is_static: Whether the group knows it by that name too, and returns its partitions if it is back within a
+            session.
+        is_standby: Whether it keeps warm tables of partitions that it does not own, in a folder of its own.
         commit_ms: The longest time from a batch's first record to its commit.
         records_max: The number of records at which a batch is committed.
         bytes_max: The size at which a batch is committed.
@@ -46,8 +47,8 @@ class FoldConfig:
         registry: The Schema Registry. A log that is bound to one asks it about ids that it does not hold.
         kafka: Settings of librdkafka, which override those of the environment.
         client_id: The worker's name for its Kafka clients.
-        stuck_s: After so many seconds without an answer about a partition, the fetcher asks another client
-            (fetcher.py), and a read looks whether the record is damaged.
+        stuck_s: The seconds without an answer about a partition after which the fetcher asks another client
+            (fetcher.py), and a read checks whether the record is damaged.
         retry_s: The time after which an unanswered start, or a question to the Schema Registry, is repeated.
         registry_s: How long the Schema Registry may take to answer. Batches wait for it.
     """

@@ -202,7 +202,7 @@ class Emitter:
         """Emit commits in one transaction.
 
         Args:
-            commits: The commits, one of a partition.
+            commits: The commits, at most one for each partition.
             membership: Returns the metadata of the group's member, read again before the offsets are sent.
 
         Returns:

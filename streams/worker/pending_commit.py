@@ -38,7 +38,7 @@ class StoredPosition:
         deadletters: The next offset of the partition of `.deadletters`.
         entities, distinct: How many entities and distinct observations are folded.
         last: The offset and id of the last folded observation, by which a log that lost records and continued is
-            recognised; None if there is none, or it was not recorded.
+            recognised; None before the first observation, or if it was not recorded.
         aside: The partition's observations that were set aside at the last check: those below `at` are left out.
     """
 

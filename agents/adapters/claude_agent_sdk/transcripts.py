@@ -94,7 +94,7 @@ class SessionFold:
         subpaths: Its subagents' transcripts.
         summary: What fold_session_summary makes of its own transcript; None if there is no such transcript.
         changes: How many observations changed its own transcript.
-        latest_at: The latest time of an observation, in microseconds since 1970; -1 if there is none.
+        latest_at: The latest time of an observation, in microseconds since 1970; -1 without observations.
         changed_at: When its own transcript was changed last, in microseconds since 1970; 0 if that is not recorded.
     """
 

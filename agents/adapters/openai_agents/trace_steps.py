@@ -96,7 +96,7 @@ class TraceSteps:
     """The steps of one trace.
 
     Args:
-        source: The run of refold that records its calls; empty if there is none.
+        source: The run of refold that records its calls; empty if no run does.
 
     Attributes:
         agent: The name of its first agent.

@@ -88,7 +88,7 @@ class _Receivers(NamedTuple):
     """The receivers of one command.
 
     Attributes:
-        grpc_address: The address for gRPC; empty if there is none.
+        grpc_address: The address for gRPC; empty without gRPC.
     """
 
     intake: OtlpIntake

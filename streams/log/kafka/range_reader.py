@@ -97,13 +97,13 @@ class LogReaders:
     """The readers of one log; several threads may read.
 
     Args:
-        clients: makes the consumers.
-        timeout_s: how long a read waits for the broker, in seconds.
-        committed: whether only committed records are returned.
-        ahead_kb: how much each reader prefetches, in KiB, instead of the default.
-        unreadable: knows which offsets of the log are set aside; without it none are.
-        silent_s: if an offset gives no answer twice for this long, in seconds, and the partition's end gives one in
-            between, the offset is damaged and the broker is not slow.
+        clients: Makes the consumers.
+        timeout_s: How long a read waits for the broker, in seconds.
+        committed: Whether only committed records are returned.
+        ahead_kb: How much each reader prefetches, in KiB; None for the default.
+        unreadable: Knows which offsets of the log are set aside; None if no offset is.
+        silent_s: The time without a record, in seconds, after which an offset is checked. If it gives no answer twice
+            for this long, and the partition's end gives one in between, it is damaged, and the broker is not slow.
     """
 
     def __init__(
