@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, Protocol
 
 from refold.avro.observation import Encoded, Link, Observation, Source
 
-FORMAT = 11
+FORMAT = 12
 """The FORMAT that the kernel must have. It changes with the interface and with the stored forms that the kernel
 writes.
 """
@@ -52,8 +52,8 @@ ReadParts = tuple[str, int, int, tuple[str, str, str, str, int], tuple[bytes, ..
 """An assert's entity, observed_at, priority, source, causes, patch, subject and id."""
 
 
-NewParts = tuple[str, int, str, Source, Sequence[str], Mapping[str, Any], Link | None]
-"""A new observation's entity, observed_at, kind, source, causes in hex, patch and link."""
+NewParts = tuple[str, int, str, int, Source, Iterable[str | bytes], Mapping[str, Any], Link | None, str]
+"""A new observation's entity, observed_at, kind, priority, source, causes, patch, link and subject."""
 IndexRows = tuple[list[bool], list[bytes], list[bytes], list[bytes], list[bytes], list[bytes]]
 """Whether each record is confirmed; then, of the confirmed ones, the keys and the values in the timeline, those in the
 arrivals, and the keys in the index of ids.
@@ -86,8 +86,11 @@ class ObservationReader(Protocol):
     def encode(self, observation: Observation) -> tuple[bytes, bytes] | None:
         """The framed bytes of a checked observation, and its id; None if Python has to encode it."""
 
-    def encode_new(self, parts: NewParts) -> tuple[bytes, bytes] | None:
-        """Like `encode`, of parts of which only the patch is checked; None also if one of the others is invalid."""
+    def encode_new(self, parts: NewParts, is_patch_checked: bool) -> tuple[bytes, bytes] | None:
+        """Like `encode`, of parts that are not checked, or of which only the patch is checked.
+
+        None also if a part is invalid, or is not canonical as it is given.
+        """
 
     def id_of(self, data: bytes) -> bytes | None:
         """The id of a checked observation from its framed bytes; None if Python has to compute it."""
@@ -197,6 +200,33 @@ class DeltaWriter(Protocol):
         """
 
 
+class LayerMerger(Protocol):
+    """Merges the layers of an epoch, the latest first (streams/snapshots/layers.py).
+
+    A group is what one chunk holds of one place.
+    """
+
+    def add(self, data: bytes, first: int) -> bool:
+        """Add the layers' next chunk.
+
+        Args:
+            data: The chunk.
+            first: The number of its first group.
+
+        Returns:
+            False if Python has to merge all chunks, because this one is damaged.
+        """
+
+    def groups(self) -> tuple[dict[int, int], dict[int, int]]:
+        """The newest group of each place, and the next older group of each group that has one."""
+
+    def digests(self) -> list[tuple[int, bytes]] | None:
+        """Each slot with entities and the digests of its buckets; None if Python has to compute them.
+
+        The GIL is released during the call.
+        """
+
+
 Reader = ObservationReader
 """Defined under a name that no method of the kernel has."""
 
@@ -259,6 +289,12 @@ class Kernel(Protocol):
         """What the digests of some buckets cover, with some of their entities changed, and the digests:
         `merged_preimages` of streams/snapshots/chunk.py. None if Python has to do it, because one is damaged.
         """
+
+    def LayerMerger(self) -> LayerMerger:  # noqa: N802
+        """An object that merges layers; it has none yet."""
+
+    def span_digests(self, spans: Sequence[Sequence[bytes]]) -> list[bytes]:
+        """The SHA-256 of each span, given by its records. The GIL is released during the call."""
 
     def TypeFolder(  # noqa: N802
         self, type_name: str, frame: bytes, fields: Sequence[FieldLayout], fingerprint: bytes, change_frame: bytes,

@@ -21,10 +21,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import cached_property, lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from refold.avro.blob import Blobs
 from refold.avro.canonical import encode
@@ -39,7 +39,7 @@ from refold.avro.codec import (
 )
 from refold.avro.definition import TypeDefinition
 from refold.avro.derive import schemas_of
-from refold.avro.envelope import ObservationValidator
+from refold.avro.envelope import FUTURE_MICROS, ObservationValidator
 from refold.avro.errors import SchemaError, UnknownWireId, ValidationError
 from refold.avro.evolution import check_evolution
 from refold.avro.observation import Kind, Link, Observation, Source
@@ -91,27 +91,41 @@ class TypeVersion:
         return ObservationValidator(self.definition)
 
     def encode(
-        self, entity: str, patch: Mapping[str, object] | None, *, source: Source, observed_at: int,
-        causes: Sequence[str], link: Link | None, kind: Kind, blobs: Blobs,
-    ) -> tuple[bytes, bytes]:  # fmt: skip
-        """Check the parts of a new observation; return its framed bytes and its id. The arguments are those of
-        `ObservationValidator.build`. Times may be in the future.
+        self, entity: str, patch: Mapping[str, Any] | None, *, source: Source, observed_at: int, now: int,
+        kind: Kind = "assert", priority: int = 0, causes: Iterable[str | bytes] = (), cleared: Iterable[str] = (),
+        retracts: Iterable[str | bytes] = (), link: Link | None = None, subject: str = "", allow_future: bool = False,
+        blobs: Blobs | None,
+    ) -> tuple[bytes, bytes, Observation | None]:  # fmt: skip
+        """Check the parts of a new observation, and encode it. The arguments are those of `ObservationValidator.build`.
+
+        Returns:
+            Its framed bytes, its id, and the observation; None for it if the kernel encoded the parts.
 
         Raises:
             ValidationError: A part is invalid.
         """
         native = self.codec.native
-        if native is not None:
-            with suppress(ValidationError, TypeError, OverflowError, UnicodeError):  # raised again below
-                parts = (entity, observed_at, kind, source, causes, self.validator.canonical(patch or {}, blobs), link)
-                found = native.encode_new(parts)
-                if found is not None:
-                    return found
+        if (
+            native is not None and cleared == () and retracts == () and type(source) is Source
+            and (link is None or type(link) is Link)
+            and type(observed_at) is int and (observed_at <= now + FUTURE_MICROS or allow_future)
+        ):  # fmt: skip
+            given = patch or {}
+            found = native.encode_new(
+                (entity, observed_at, kind, priority, source, causes, given, link, subject), False
+            )  # fmt: skip
+            if found is None:
+                with suppress(ValidationError):  # raised again below
+                    checked = self.validator.canonical(given, blobs)
+                    parts = (entity, observed_at, kind, priority, source, causes, checked, link, subject)
+                    found = native.encode_new(parts, True)
+            if found is not None:
+                return *found, None
         observation = self.validator.build(
-            entity, patch, observed_at=observed_at, now=observed_at, kind=kind, source=source, causes=causes, link=link,
-            blobs=blobs,
+            entity, patch, observed_at=observed_at, now=now, kind=kind, priority=priority, source=source, causes=causes,
+            cleared=cleared, retracts=retracts, link=link, subject=subject, allow_future=allow_future, blobs=blobs,
         )  # fmt: skip
-        return self.codec.encode_identified(observation)
+        return *self.codec.encode_identified(observation), observation
 
 
 class Hole(NamedTuple):

@@ -26,7 +26,8 @@ What holds a figure that is not reached, by its profile, and what was tried, is 
 [196](../decisions/196-buffers-allocator-and-the-write-ahead-log.md), [199](../decisions/199-each-order-key-once.md) and
 [201](../decisions/201-a-batch-is-folded-in-parts.md), of its bindings in
 [bulk writes in rocksdict](rocksdict-bulk-writes.md), of verify in
-[200](../decisions/200-verify-in-several-processes.md). Of other figures there is no such page yet."""
+[200](../decisions/200-verify-in-several-processes.md), of folding on `file:` and of rebuilding from snapshots in
+[202](../decisions/202-the-kernel-checks-new-observations-and-merges-layers.md)."""
 _COLOURS = ("#3949ab", "#c62828", "#2e7d32", "#6d4c41")
 
 

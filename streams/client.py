@@ -20,6 +20,7 @@ from refold.avro.envelope import check_entity, check_name
 from refold.avro.errors import InputError, NotAnswerable
 from refold.avro.observation import Kind, Link, Observation, Source
 from refold.avro.registry import TypeVersion
+from refold.reducers.cells import new_tuple
 from refold.streams.asof import entities_at, entity_at
 from refold.streams.blobs.store import content_of
 from refold.streams.change_reader import changes_from
@@ -128,15 +129,19 @@ class Log:
             version = self._writers.of_entity(entity)
             now = self._runtime.now_micros()
             blobs: dict[bytes, bytes] | None = {} if self._port.has_store else None
-            origin, advance = self._sources.peek(source)
-            observation = version.validator.build(
-                entity, patch, observed_at=now if observed_at is None else micros_of(observed_at), now=now, kind=kind,
-                priority=priority, source=origin, causes=causes, cleared=cleared, retracts=retracts, link=link,
-                subject=subject, allow_future=allow_future, blobs=blobs,
+            origin = self._sources.peek(source)
+            at = now if observed_at is None else micros_of(observed_at)
+            data, observation_id, observation = version.encode(
+                entity, patch, source=origin, observed_at=at, now=now, kind=kind, priority=priority, causes=causes,
+                cleared=cleared, retracts=retracts, link=link, subject=subject, allow_future=allow_future, blobs=blobs,
             )  # fmt: skip
-            version = self._writers.ensure_registered(version)
-            advance()
-            return self._append(observation, version, blobs or {}).hex()
+            registered = self._writers.ensure_registered(version)
+            if registered is not version:
+                data = reframed(data, registered.codec.wire_id)
+            if origin is not source:
+                self._sources.advance(origin)
+            self._put(new_tuple(AppendedObservation, (entity, observation_id, data, observation)), blobs)
+            return observation_id.hex()
 
     def link(self, entity: str, relation: str, target: str, *, valid_from: Time | None = None,
              valid_to: Time | None = None, **given: Any) -> str:  # fmt: skip
@@ -177,7 +182,7 @@ class Log:
         version = self._writers.ensure_definition_registered(definition)
         codec = version.codec
         own = codec.encode_observation(observation) if data is None else reframed(data, codec.wire_id)
-        self._put(observation, observation_id, own, blobs)
+        self._put(AppendedObservation(observation.entity, observation_id, own, observation), blobs)
 
     @_locked
     def append_encoded(self, observations: Sequence[EncodedObservation]) -> None:
@@ -197,15 +202,10 @@ class Log:
             appended.append(AppendedObservation(entity, observation_id, reframed(data, version.codec.wire_id)))
         self._port.append_encoded(appended)
 
-    def _append(self, observation: Observation, version: TypeVersion, blobs: Mapping[bytes, bytes]) -> bytes:
-        data, observation_id = version.codec.encode_identified(observation)
-        self._put(observation, observation_id, data, blobs)
-        return observation_id
-
-    def _put(self, observation: Observation, observation_id: bytes, data: bytes, blobs: Mapping[bytes, bytes]) -> None:
-        for digest, content in blobs.items():
+    def _put(self, appended: AppendedObservation, blobs: Mapping[bytes, bytes] | None) -> None:
+        for digest, content in blobs.items() if blobs else ():
             self._port.blobs.put(digest, content)
-        self._port.append(observation, observation_id, data)
+        self._port.append(appended)
 
     @_locked
     def register(self, definition: TypeDefinition) -> None:

@@ -39,6 +39,9 @@ def murmur2(key: bytes) -> int:
 @lru_cache(maxsize=32_768)
 def place_of(entity: str) -> int:
     """The place of `type/id`: its slot and, in the last byte, its bucket."""
+    kernel = find_kernel().kernel
+    if kernel is not None:
+        return place_in(kernel.placed([entity])[0])
     key = entity.encode()
     return ((murmur2(key) & 0x7FFFFFFF) % SLOTS) << 8 | hashlib.sha256(key).digest()[0]
 

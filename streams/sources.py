@@ -42,28 +42,25 @@ class Sources:
         self._new_id = new_id
         self._current: dict[str, Source] = {}
 
-    def peek(self, given: Source | str | None) -> tuple[Source, Callable[[], None]]:
+    def peek(self, given: Source | str | None) -> Source:
         """Return the source of the next observation, without advancing its seq.
 
         Args:
             given: A Source with its own seq; an agent's name; None for this process.
 
-        Returns:
-            The source, and a function to call when the observation was accepted. A refused one uses no seq.
-
         Raises:
             ValidationError: It is neither.
         """
         if isinstance(given, Source):
-            return given, lambda: None
+            return given
         agent: object = self._agent if given is None else given
         if not isinstance(agent, str):
             raise ValidationError("source", "a Source, an agent's name, or nothing", given)
         source = self._current.get(agent)
         if source is None:
             source = self._current[agent] = Source(agent, self._new_id())
+        return source
 
-        def advance() -> None:
-            self._current[agent] = source._replace(seq=source.seq + 1)
-
-        return source, advance
+    def advance(self, source: Source) -> None:
+        """Count an observation of a source that is counted here: it was accepted. A refused one uses no seq."""
+        self._current[source.agent] = source._replace(seq=source.seq + 1)

@@ -8,8 +8,10 @@ use sha2::{Digest, Sha256};
 
 const FORMAT: u8 = 1;
 const PLACE_BYTES: usize = 3;
-const DIGEST_BYTES: usize = 32;
-const BUCKETS: usize = 256;
+pub const DIGEST_BYTES: usize = 32;
+pub const BUCKETS: usize = 256;
+const HEAD_BYTES: usize = 13;
+const NUMBER_BYTES: usize = 4;
 /// The length of a key, before it.
 const LENGTH_BYTES: usize = 4;
 /// MessagePack's head of 32 bytes.
@@ -175,6 +177,13 @@ impl DeltaWriter {
 
 /// Returns a bucket's preimage with that of some of its entities over it, and the digest; None if one is damaged.
 pub fn merged(before: &[u8], own: &[u8]) -> Option<(Vec<u8>, [u8; DIGEST_BYTES])> {
+    let whole = merged_preimages(before, own)?;
+    let digest = Sha256::digest(&whole).into();
+    Some((whole, digest))
+}
+
+/// Returns a bucket's preimage with that of some of its entities over it; None if one is damaged.
+pub fn merged_preimages(before: &[u8], own: &[u8]) -> Option<Vec<u8>> {
     let mut whole = Vec::with_capacity(before.len() + own.len());
     let mut before = parts(before)?.into_iter().peekable();
     for (key, part) in parts(own)? {
@@ -185,18 +194,64 @@ pub fn merged(before: &[u8], own: &[u8]) -> Option<(Vec<u8>, [u8; DIGEST_BYTES])
         whole.extend(part);
     }
     whole.extend(before.flat_map(|(_, part)| part));
-    let digest = Sha256::digest(&whole).into();
-    Some((whole, digest))
+    Some(whole)
 }
 
-/// Returns the key and all bytes of each entity in a preimage; None if it is damaged.
+/// Returns whether two preimages differ at most in the hash of their last entity: most have one entity.
+pub fn has_the_same_entity(one: &[u8], other: &[u8]) -> bool {
+    match (one.split_last_chunk::<DIGEST_BYTES>(), other.split_last_chunk::<DIGEST_BYTES>()) {
+        (Some((one, _)), Some((other, _))) => one == other,
+        _ => false,
+    }
+}
+
+/// The groups of a chunk that was read.
+pub struct Groups<'a> {
+    places: &'a [[u8; NUMBER_BYTES]],
+    starts: &'a [[u8; NUMBER_BYTES]],
+    preimages: &'a [u8],
+}
+
+impl<'a> Groups<'a> {
+    /// Finds the groups of a chunk; None if it is damaged.
+    pub fn of(data: &'a [u8]) -> Option<Self> {
+        let (head, rest) = data.split_first_chunk::<HEAD_BYTES>()?;
+        let (format, sizes) = head.split_first()?;
+        let [groups, entities, preimages] = sizes.as_chunks::<NUMBER_BYTES>().0 else { return None };
+        let size = |given: &[u8; NUMBER_BYTES]| u32::from_be_bytes(*given) as usize;
+        let groups = size(groups);
+        let (tables, rest) = rest.split_at_checked(NUMBER_BYTES.checked_mul(groups)?.checked_mul(3)?)?;
+        let (_, rest) = rest.split_at_checked(NUMBER_BYTES.checked_mul(size(entities))?)?;
+        let preimages = rest.get(..size(preimages))?;
+        let numbers = tables.as_chunks::<NUMBER_BYTES>().0;
+        let found = Groups { places: &numbers[..groups], starts: &numbers[2 * groups..], preimages };
+        (*format == FORMAT).then_some(found)
+    }
+
+    pub fn len(&self) -> usize {
+        self.places.len()
+    }
+
+    /// Returns a group's place and preimage; None if it is damaged.
+    pub fn get(&self, group: usize) -> Option<(u32, &'a [u8])> {
+        let number = |table: &[[u8; NUMBER_BYTES]], at: usize| table.get(at).map(|each| u32::from_le_bytes(*each));
+        let start = number(self.starts, group)? as usize;
+        let end = number(self.starts, group + 1).map_or(self.preimages.len(), |end| end as usize);
+        Some((number(self.places, group)?, self.preimages.get(start..end)?))
+    }
+}
+
+/// Returns the key and all bytes of each entity in a preimage; None if it is damaged, or its keys are not ascending.
 fn parts(mut preimage: &[u8]) -> Option<Vec<(&[u8], &[u8])>> {
-    let mut found = Vec::new();
+    let mut found: Vec<(&[u8], &[u8])> = Vec::new();
     while !preimage.is_empty() {
         let (length, rest) = preimage.split_first_chunk::<LENGTH_BYTES>()?;
         let length = u32::from_be_bytes(*length) as usize;
         let key = rest.get(..length)?;
         let (part, rest) = preimage.split_at_checked(length.checked_add(LENGTH_BYTES + DIGEST_BYTES)?)?;
+        if found.last().is_some_and(|(last, _)| *last >= key) {
+            return None;
+        }
         found.push((key, part));
         preimage = rest;
     }
@@ -229,7 +284,8 @@ impl Chunk {
     fn sealed(self) -> Option<Vec<u8>> {
         let tables = [&self.places, &self.firsts, &self.starts, &self.ends];
         let numbers = tables.iter().map(|table| table.len()).sum::<usize>();
-        let mut data = Vec::with_capacity(17 + 4 * numbers + self.preimages.len() + self.bodies.len());
+        let sizes = HEAD_BYTES + NUMBER_BYTES * (numbers + 1);
+        let mut data = Vec::with_capacity(sizes + self.preimages.len() + self.bodies.len());
         data.push(FORMAT);
         for size in [self.places.len(), self.ends.len(), self.preimages.len()] {
             data.extend(u32::try_from(size).ok()?.to_be_bytes());

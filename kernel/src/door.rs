@@ -6,11 +6,11 @@
 
 use pyo3::prelude::*;
 use pyo3::pybacked::{PyBackedBytes, PyBackedStr};
-use pyo3::types::{PyBool, PyBytes, PyDict, PyFloat, PyInt, PyList, PyString};
+use pyo3::types::{PyBool, PyBytes, PyDict, PyFloat, PyInt, PyList, PyString, PyTuple};
 
 use crate::avro::{write_long, write_text};
 use crate::cbor;
-use crate::layout::Layout;
+use crate::layout::{Field, Layout};
 use crate::node::{Kind, Member, Node};
 use crate::links::Validity;
 use crate::observation::{self, Link, Observation, Source};
@@ -30,24 +30,32 @@ pub fn doubtful<'py>(layout: &Layout, patch: &Bound<'py, PyDict>) -> PyResult<Op
     let mut names = Vec::new();
     for (name, given) in patch.iter() {
         let Ok(name) = name.cast_into_exact::<PyString>() else { return Ok(None) };
-        let is_canonical = match name.to_str().ok().and_then(|name| layout.places.get(name)) {
-            None => false,
-            Some(place) => {
-                let field = &layout.fields[*place];
-                match (&field.patch, plain_value(&given)?) {
-                    (Node::Union(kinds), Some(value)) => {
-                        kinds.iter().any(|kind| is_canonical_in(kind, &value, field.inline_bytes))
-                    }
-                    (node, None) => is_canonical_tree(node, &given, field.inline_bytes)?,
-                    _ => false,
-                }
+        let field = name.to_str().ok().and_then(|name| layout.places.get(name)).map(|place| &layout.fields[*place]);
+        let mut parts = Vec::new();
+        let is_canonical = match field {
+            Some(field) if take_apart(&given, 0, &mut parts).is_some() => {
+                put_together(&mut parts.iter())?.is_some_and(|value| is_canonical(field, &value))
             }
+            _ => false,
         };
         if !is_canonical {
             names.push(name);
         }
     }
     Ok(Some(names))
+}
+
+/// Returns whether a value is canonical as it is given, and not too large for a record.
+fn is_canonical(field: &Field, value: &Value) -> bool {
+    if let Value::List(_) | Value::Map(_) = value {
+        let mut out = Vec::new();
+        cbor::value(&mut out, value);
+        return out.len() <= field.inline_bytes && is_canonical_part(&field.patch, value);
+    }
+    match &field.patch {
+        Node::Union(kinds) => kinds.iter().any(|kind| is_canonical_in(kind, value, field.inline_bytes)),
+        Node::One(_) => false,
+    }
 }
 
 fn is_canonical_in(kind: &Kind, value: &Value, inline_bytes: usize) -> bool {
@@ -64,21 +72,6 @@ fn is_canonical_in(kind: &Kind, value: &Value, inline_bytes: usize) -> bool {
         }
         _ => false,
     }
-}
-
-/// Returns whether a list or an object is canonical as it is given, and not too large for a record.
-fn is_canonical_tree(node: &Node, given: &Bound<PyAny>, inline_bytes: usize) -> PyResult<bool> {
-    let mut parts = Vec::new();
-    if take_apart(given, 0, &mut parts).is_none() {
-        return Ok(false);
-    }
-    let Some(value @ (Value::List(_) | Value::Map(_))) = put_together(&mut parts.iter())? else { return Ok(false) };
-    if !is_canonical_part(node, &value) {
-        return Ok(false);
-    }
-    let mut out = Vec::new();
-    cbor::value(&mut out, &value);
-    Ok(out.len() <= inline_bytes)
 }
 
 /// Returns whether a value within a list or an object is canonical, whatever its size.
@@ -201,7 +194,10 @@ type GivenLink = (PyBackedStr, PyBackedStr, Option<i64>, Option<i64>);
 /// Returns the parts of Python's `Link`; None if one has an unusual form.
 fn link_of(given: &Bound<PyAny>) -> Option<GivenLink> {
     let part = |name: &str| given.getattr(name).ok();
-    let time = |name: &str| part(name)?.extract::<Option<i64>>().ok();
+    let time = |name: &str| match part(name)? {
+        time if time.is_none() => Some(None),
+        time => exact_integer(&time).map(Some),
+    };
     Some((
         part("relation")?.extract().ok()?,
         part("target")?.extract().ok()?,
@@ -243,45 +239,99 @@ pub fn encode(layout: &Layout, given: &GivenObservation) -> PyResult<Option<(Vec
     Ok(write(layout, &observation, &mut out).map(|()| (out, observation.id(layout))))
 }
 
-/// A new observation whose patch Python has checked, but not its other parts: entity, observed_at, kind, source, causes in
-/// hex, patch and link.
-pub type NewObservation<'py> =
-    (PyBackedStr, i64, PyBackedStr, GivenSource, Vec<PyBackedStr>, Bound<'py, PyAny>, Option<Bound<'py, PyAny>>);
+/// A new observation: entity, observed_at, kind, priority, source, causes, patch, link and subject.
+pub type NewObservation<'py> = (
+    Bound<'py, PyAny>,
+    Bound<'py, PyAny>,
+    Bound<'py, PyAny>,
+    Bound<'py, PyAny>,
+    Bound<'py, PyTuple>,
+    Bound<'py, PyAny>,
+    Bound<'py, PyAny>,
+    Option<Bound<'py, PyAny>>,
+    Bound<'py, PyAny>,
+);
 
-/// Like `encode`, and checks the other parts; None also if one of them is invalid.
-pub fn encode_new(layout: &Layout, given: &NewObservation) -> PyResult<Option<(Vec<u8>, [u8; 32])>> {
-    let (entity, observed_at, kind, source, causes, patch, link) = given;
-    let Some(kind) = kind_of(kind) else { return Ok(None) };
-    let given_link = link.as_ref().and_then(link_of);
-    let Some(mut causes) = causes.iter().map(|cause| id_of(cause)).collect::<Option<Vec<_>>>() else { return Ok(None) };
-    causes.sort_unstable();
-    causes.dedup();
-    let mut parts = Vec::new();
-    let Some(patch) = patch_of(layout, patch, &mut parts)? else { return Ok(None) };
-    let (agent, run, step, tool, seq) = source;
-    let observation = Observation {
-        entity,
-        kind,
-        observed_at: *observed_at,
-        priority: 0,
-        source: Source { agent, run, step, tool, seq: *seq },
-        causes: causes.iter().map(|cause| cause.as_slice()).collect(),
-        patch,
-        cleared: Vec::new(),
-        retracts: Vec::new(),
-        link: given_link.as_ref().map(linked),
-        subject: "",
-    };
-    if link.is_some() != given_link.is_some() {
-        return Ok(None);
-    }
-    let mut out = Vec::with_capacity(256);
-    if write(layout, &observation, &mut out).is_none() {
+/// Like `encode`, of an observation that Python has not checked, or, with `is_patch_checked`, only its patch. None also if
+/// a part is invalid, or is not canonical as it is given.
+pub fn encode_new(
+    layout: &Layout,
+    given: &NewObservation,
+    is_patch_checked: bool,
+) -> PyResult<Option<(Vec<u8>, [u8; 32])>> {
+    let (mut parts, mut out) = (Vec::new(), Vec::with_capacity(512));
+    if write_new(layout, given, is_patch_checked, &mut parts, &mut out)?.is_none() {
         return Ok(None);
     }
     // Reading it checks names, times and what belongs to the kind.
     let id = Observation::read(layout, &out, true).map(|read| read.id(layout));
     Ok(id.map(|id| (out, id)))
+}
+
+/// Writes a new observation. `parts` owns what the values of its patch borrow.
+fn write_new<'py>(
+    layout: &Layout,
+    given: &NewObservation<'py>,
+    is_patch_checked: bool,
+    parts: &mut Vec<Part<'py>>,
+    out: &mut Vec<u8>,
+) -> PyResult<Option<()>> {
+    let (entity, observed_at, kind, priority, source, causes, patch, link, subject) = given;
+    let given_link = link.as_ref().and_then(link_of);
+    let Some(patch) = patch_of(layout, patch, parts)? else { return Ok(None) };
+    if !is_patch_checked && !patch.iter().all(|(place, value)| is_canonical(&layout.fields[*place], value)) {
+        return Ok(None);
+    }
+    let Ok(source) = source.extract::<[Bound<'py, PyAny>; 5]>() else { return Ok(None) };
+    let [agent, run, step, tool, seq] = &source;
+    let written = || {
+        let causes = causes_of(causes)?;
+        let observation = Observation {
+            entity: exact_text(entity)?,
+            kind: kind_of(exact_text(kind)?)?,
+            observed_at: exact_integer(observed_at)?,
+            priority: i32::try_from(exact_integer(priority)?).ok()?,
+            source: Source {
+                agent: exact_text(agent)?,
+                run: exact_text(run)?,
+                step: exact_text(step)?,
+                tool: exact_text(tool)?,
+                seq: exact_integer(seq)?,
+            },
+            causes: causes.iter().map(|cause| cause.as_slice()).collect(),
+            patch,
+            cleared: Vec::new(),
+            retracts: Vec::new(),
+            link: given_link.as_ref().map(linked),
+            subject: exact_text(subject)?,
+        };
+        write(layout, &observation, out)
+    };
+    Ok(if link.is_some() == given_link.is_some() { written() } else { None })
+}
+
+fn exact_text<'a>(given: &'a Bound<PyAny>) -> Option<&'a str> {
+    given.cast_exact::<PyString>().ok()?.to_str().ok()
+}
+
+fn exact_integer(given: &Bound<PyAny>) -> Option<i64> {
+    given.cast_exact::<PyInt>().ok()?.extract().ok()
+}
+
+/// Returns the ids in a list or a tuple, sorted and without repeats. Each is given as 32 bytes, or in hex.
+fn causes_of(given: &Bound<PyAny>) -> Option<Vec<[u8; 32]>> {
+    let given: Vec<Bound<PyAny>> = match given.cast_exact::<PyTuple>() {
+        Ok(given) => given.iter().collect(),
+        Err(_) => given.cast_exact::<PyList>().ok()?.iter().collect(),
+    };
+    let id = |each: &Bound<PyAny>| match each.cast_exact::<PyBytes>() {
+        Ok(bytes) => bytes.as_bytes().try_into().ok(),
+        Err(_) => id_of(exact_text(each)?),
+    };
+    let mut ids = given.iter().map(id).collect::<Option<Vec<_>>>()?;
+    ids.sort_unstable();
+    ids.dedup();
+    Some(ids)
 }
 
 fn kind_of(name: &str) -> Option<observation::Kind> {

@@ -18,6 +18,7 @@ mod fold;
 mod given;
 mod json;
 mod json_value;
+mod layers;
 mod layout;
 mod links;
 mod messages;
@@ -54,7 +55,7 @@ use crate::rows::{Row, Rows, Span};
 use crate::value::Value;
 
 /// Must change whenever arguments, results or the stored forms that the kernel writes change.
-const FORMAT: u32 = 11;
+const FORMAT: u32 = 12;
 
 /// Python's `Record`: partition, offset, recorded_at, entity, id, framed bytes.
 type GivenRecord = (u16, i64, i64, Py<PyAny>, PyBackedBytes, PyBackedBytes);
@@ -133,14 +134,16 @@ impl ObservationReader {
         Ok(written.map(|(data, id)| (PyBytes::new(py, &data), PyBytes::new(py, &id))))
     }
 
-    /// Like `encode`, of the parts of a new observation, of which Python has only checked the patch. None also if one of
-    /// the others is invalid.
+    /// Like `encode`, of the parts of a new observation that Python has not checked, or, with `is_patch_checked`, only its
+    /// patch. None also if a part is invalid, or is not canonical as it is given.
     fn encode_new<'py>(
         &self,
         py: Python<'py>,
         parts: door::NewObservation<'py>,
+        is_patch_checked: bool,
     ) -> PyResult<Option<(Bound<'py, PyBytes>, Bound<'py, PyBytes>)>> {
-        let written = unless_panicked(|| Some(door::encode_new(&self.layout, &parts))).unwrap_or(Ok(None))?;
+        let write = || Some(door::encode_new(&self.layout, &parts, is_patch_checked));
+        let written = unless_panicked(write).unwrap_or(Ok(None))?;
         Ok(written.map(|(data, id)| (PyBytes::new(py, &data), PyBytes::new(py, &id))))
     }
 
@@ -420,6 +423,50 @@ impl DeltaWriter {
         let (last, entities) = unless_panicked(|| writer.end())?;
         Some((last.map(|chunk| PyBytes::new(py, &chunk)), entities))
     }
+}
+
+/// Merges the layers of an epoch.
+#[pyclass(module = "refold_kernel")]
+struct LayerMerger(layers::Layers);
+
+#[pymethods]
+impl LayerMerger {
+    #[new]
+    fn new() -> Self {
+        LayerMerger(layers::Layers::new())
+    }
+
+    /// Adds a chunk of a layer below all that were added before; false if Python must merge all of them, because it is
+    /// damaged. first: the number of its first group.
+    fn add(&mut self, data: &[u8], first: u64) -> bool {
+        let layers = &mut self.0;
+        unless_panicked(|| layers.add(data, first)).is_some()
+    }
+
+    /// Returns the newest group of each place, and the next older group of each group that has one.
+    fn groups<'py>(&self, py: Python<'py>) -> PyResult<(Bound<'py, PyDict>, Bound<'py, PyDict>)> {
+        let (newest, older) = (PyDict::new(py), PyDict::new(py));
+        for (place, group) in self.0.newest() {
+            newest.set_item(place, group)?;
+        }
+        for (group, below) in self.0.older() {
+            older.set_item(group, below)?;
+        }
+        Ok((newest, older))
+    }
+
+    /// Returns each slot with entities and the digests of its buckets, computed with the GIL released; None if Python must
+    /// compute them.
+    fn digests<'py>(&self, py: Python<'py>) -> Option<Vec<(u32, Bound<'py, PyBytes>)>> {
+        let slots = py.detach(|| unless_panicked(|| self.0.digests()))?;
+        Some(slots.iter().map(|(slot, digests)| (*slot, PyBytes::new(py, digests))).collect())
+    }
+}
+
+/// Returns the SHA-256 of each span, given by its records, with the GIL released.
+#[pyfunction]
+fn span_digests<'py>(py: Python<'py>, spans: Vec<Vec<PyBackedBytes>>) -> Vec<Bound<'py, PyBytes>> {
+    in_python(py, &py.detach(|| layers::span_digests(&spans)))
 }
 
 /// Returns the preimages of buckets with those of some of their entities over them, and their digests, with the GIL
@@ -735,6 +782,8 @@ fn refold_kernel(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(change_heads, module)?)?;
     module.add_class::<SpanObserver>()?;
     module.add_function(wrap_pyfunction!(merged, module)?)?;
+    module.add_function(wrap_pyfunction!(span_digests, module)?)?;
+    module.add_class::<LayerMerger>()?;
     module.add_class::<BaseWriter>()?;
     module.add_class::<DeltaWriter>()?;
     module.add_class::<TypeFolder>()

@@ -7,7 +7,7 @@ use std::thread::{self, available_parallelism, Builder};
 /// More parts would gain little: what Python does before and after is not divided.
 const PARTS_MAX: usize = 4;
 /// With fewer items a thread would save little more than its start takes.
-const ITEMS_MIN: usize = 256;
+const ITEMS_MIN: usize = 1024;
 
 /// Returns the results of the work on consecutive parts of some items. One part is done by the caller's thread.
 pub fn in_parts<T: Sync, R: Send>(items: &[T], work: impl Fn(&[T]) -> R + Sync) -> Vec<R> {
@@ -40,7 +40,7 @@ mod tests {
 
     #[test]
     fn results_are_in_order() {
-        for count in [0, 1, 255, 256, 512, 513, 1023, 5000] {
+        for count in [0, 1, 1023, 1024, 2048, 2049, 4095, 20_000] {
             let items: Vec<usize> = (0..count).collect();
             let parts = in_parts(&items, |part| part.to_vec());
             assert_eq!(parts.concat(), items);

@@ -2,7 +2,7 @@
 
 use sha2::{Digest, Sha256};
 
-const SLOTS: u32 = 1024;
+pub const SLOTS: u32 = 1024;
 const MIX: u32 = 0x5BD1_E995;
 const SEED: u32 = 0x9747_B28C;
 

@@ -200,9 +200,10 @@ class EncodedRecorder:
         """As Recorder.observe."""
         version = self._vocabulary.writer(type_of(entity))
         blobs: dict[bytes, bytes] = {}
-        data, observation_id = version.encode(
-            entity, patch, source=source, observed_at=observed_at, causes=causes, link=link, kind=kind, blobs=blobs
-        )
+        data, observation_id, _ = version.encode(
+            entity, patch, source=source, observed_at=observed_at, now=observed_at, causes=causes, link=link, kind=kind,
+            blobs=blobs,
+        )  # fmt: skip
         parts = (entity, observation_id, version.definition, data, blobs)
         self._put(new_tuple(EncodedObservation, parts))
         return observation_id.hex()

@@ -453,14 +453,8 @@ class LogWriter(ABC):
         """
 
     @abstractmethod
-    def append(self, observation: Observation, observation_id: bytes, data: bytes) -> None:
-        """Append an observation; durable after `flush`. May write earlier appended ones.
-
-        Args:
-            observation: What is appended.
-            observation_id: Its id, 32 bytes.
-            data: Its framed bytes.
-        """
+    def append(self, observation: AppendedObservation) -> None:
+        """Append a checked observation; durable after `flush`. May write earlier appended ones."""
 
     @abstractmethod
     def append_encoded(self, observations: Sequence[AppendedObservation]) -> None:

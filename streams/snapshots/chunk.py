@@ -20,6 +20,7 @@ import sys
 from array import array
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
+from functools import cached_property
 from itertools import accumulate, pairwise
 
 from refold.avro.errors import CorruptionError
@@ -29,6 +30,9 @@ from refold.streams.digest import preimage
 
 FORMAT = 1
 _HEAD = struct.Struct(">BIII")
+_NUMBER = struct.Struct("<I")
+_TWO_NUMBERS = struct.Struct("<II")
+NUMBER_BYTES = 4
 LENGTH_BYTES = 4
 HASH_BYTES = 32
 
@@ -134,7 +138,6 @@ class Chunk:
 
     Attributes:
         data: Its bytes.
-        places: The places of its entities, sorted.
 
     Raises:
         CorruptionError: The bytes are not what was written.
@@ -144,32 +147,58 @@ class Chunk:
         if not checked:
             unsealed(data, where)
         try:
-            form, groups, entities, preimage_bytes = _HEAD.unpack_from(data)
-            if form != FORMAT:
-                raise CorruptionError(f"{where}: a chunk of format {form}, this release reads {FORMAT}")
-            at = _HEAD.size
-            tables = []
-            for count in (groups, groups, groups, entities):
-                tables.append(_numbers(data[at : at + 4 * count]))
-                at += 4 * count
-        except (struct.error, ValueError) as error:
+            sizes: tuple[int, int, int, int] = _HEAD.unpack_from(data)
+        except struct.error as error:
             raise CorruptionError(f"{where}: not a chunk of entities: {error}") from error
+        form, groups, entities, preimage_bytes = sizes
+        if form != FORMAT:
+            raise CorruptionError(f"{where}: a chunk of format {form}, this release reads {FORMAT}")
         self.data = data
-        self.places, self._firsts, self._starts, self._ends = tables
-        self._preimages = at
-        self._bodies = at + preimage_bytes
-        self._starts.append(preimage_bytes)
-        self._firsts.append(entities)
-        if len(self._ends) != entities or self._bodies + (self._ends[-1] if entities else 0) + CRC_BYTES != len(data):
+        self._groups, self._entities = groups, entities
+        self._preimages = _HEAD.size + NUMBER_BYTES * (3 * groups + entities)
+        self._bodies = self._preimages + preimage_bytes
+        last = int.from_bytes(data[self._preimages - NUMBER_BYTES : self._preimages], "little") if entities else 0
+        if self._bodies + last + CRC_BYTES != len(data):
             raise CorruptionError(f"{where}: not a chunk of entities: its lengths do not add up")
 
+    # Read when they are needed: most chunks of a rebuild are merged by the kernel, and few are asked later.
+
+    @cached_property
+    def places(self) -> array[int]:
+        """The places of its entities, sorted."""
+        return self._numbers(0, self._groups)
+
+    @cached_property
+    def _firsts(self) -> array[int]:
+        """The number of each group's first entity, and that of all entities."""
+        return self._numbers(self._groups, self._groups, self._entities)
+
+    @cached_property
+    def _starts(self) -> array[int]:
+        """Where each group's preimage begins, and the end of the last one."""
+        return self._numbers(2 * self._groups, self._groups, self._bodies - self._preimages)
+
+    @cached_property
+    def _ends(self) -> array[int]:
+        """Where each entity's stored form ends."""
+        return self._numbers(3 * self._groups, self._entities)
+
+    def _numbers(self, start: int, count: int, *after: int) -> array[int]:
+        """The numbers from `start` on of the tables, and then those given."""
+        at = _HEAD.size + NUMBER_BYTES * start
+        numbers = _numbers(self.data[at : at + NUMBER_BYTES * count])
+        numbers.extend(after)
+        return numbers
+
     def __len__(self) -> int:
-        return len(self._ends)
+        return self._entities
 
     def preimage(self, group: int) -> bytes:
         """Return what the digest of a group's bucket covers, for the part in this chunk."""
-        base, starts = self._preimages, self._starts
-        return self.data[base + starts[group] : base + starts[group + 1]]
+        data, base, start_at = self.data, self._preimages, _HEAD.size + NUMBER_BYTES * (2 * self._groups + group)
+        # Two numbers of the table: most chunks of a rebuild are asked for one group or none.
+        start, stop = _TWO_NUMBERS.unpack_from(data, start_at)
+        return data[base + start : base + stop if group + 1 < self._groups else self._bodies]
 
     def preimages(self) -> list[bytes]:
         """`preimage` of every group, in order."""
@@ -201,9 +230,14 @@ class Chunk:
 
     def find(self, group: int, key: bytes) -> bytes | None:
         """The encoded entity of a key in a group, or None."""
-        for number, (found, _) in enumerate(self.hashes(group)):
-            if found == key:
-                return self._body(self._firsts[group] + number)
+        preimage, own = self.preimage(group), len(key).to_bytes(LENGTH_BYTES, "big") + key
+        at = number = 0
+        while at < len(preimage):
+            if preimage.startswith(own, at):
+                (first,) = _NUMBER.unpack_from(self.data, _HEAD.size + NUMBER_BYTES * (self._groups + group))
+                return self._body(first + number)
+            at += LENGTH_BYTES + _length(preimage, at) + HASH_BYTES
+            number += 1
         return None
 
     def group_of(self, place: int) -> int | None:
@@ -236,8 +270,10 @@ class Chunk:
         return found
 
     def _body(self, number: int) -> bytes:
-        base, ends = self._bodies, self._ends
-        return self.data[base + (ends[number - 1] if number else 0) : base + ends[number]]
+        data, base, end_at = self.data, self._bodies, self._preimages + NUMBER_BYTES * (number - self._entities)
+        (end,) = _NUMBER.unpack_from(data, end_at)
+        (start,) = _NUMBER.unpack_from(data, end_at - NUMBER_BYTES) if number else (0,)
+        return data[base + start : base + end]
 
 
 def merged_preimages(before: bytes, own: bytes) -> bytes:

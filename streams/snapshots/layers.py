@@ -15,8 +15,10 @@ import hashlib
 from collections.abc import Callable, Collection, Iterable, Iterator
 from functools import reduce
 from itertools import groupby
+from typing import TypeVar
 
 from refold.avro.errors import CorruptionError
+from refold.avro.kernel import Kernel
 from refold.streams.digest import Digests, preimage
 from refold.streams.partitioner import place_of
 from refold.streams.snapshots.chunk import Chunk, Member, Piece, chunks_of_pieces, merged_preimages, newest, piece_of
@@ -29,6 +31,13 @@ LAYERS_TO_MERGE = 8
 SINGLE_BUCKETS_MAX = 16
 _GROUP_BITS = 24
 _GROUP_MASK = (1 << _GROUP_BITS) - 1
+
+
+T = TypeVar("T")
+Later = Callable[[Callable[[], T]], Callable[[], T]]
+"""Begins some work in another thread, and returns a function that waits for its result."""
+SlotDigests = list[tuple[int, bytes]]
+"""Each slot with entities, and the digests of its buckets."""
 
 
 class Layers:
@@ -48,6 +57,7 @@ class Layers:
         # For each place that changed since digests were made: the preimage of its open entities, or None if it is
         # unknown.
         self._unhashed: dict[int, bytes | None] = {}
+        self._kernel_digests: Callable[[], SlotDigests | None] | None = None
         self.digests = Digests()
 
     # Taking in
@@ -65,8 +75,32 @@ class Layers:
             hashed: `set_digests` was given its digests, and no other layer follows.
         """
         chunk = Chunk(data, where, checked=checked)
+        self._take(chunk, self._store.add(chunk, filed) << _GROUP_BITS, hashed=hashed)
+
+    def add_all(self, records: Iterable[tuple[str, bytes]], kernel: Kernel, later: Later[SlotDigests | None]) -> None:
+        """Like `add`, of all chunks of all layers, by the kernel. The caller checks their bytes.
+
+        Args:
+            records: Where each chunk is, for errors, and its bytes.
+            kernel: The native kernel.
+            later: Lets another thread compute the digests, until `rehash`.
+        """
+        merger = kernel.LayerMerger()
+        is_merged, numbers = True, []
+        for where, data in records:
+            number = self._store.add(Chunk(data, where, checked=True))
+            numbers.append(number)
+            is_merged = is_merged and merger.add(data, number << _GROUP_BITS)
+        if is_merged:
+            self._newest, self._older = merger.groups()
+            self._kernel_digests = later(merger.digests)
+            return
+        for number in numbers:
+            self._take(self._store.get(number), number << _GROUP_BITS)
+
+    def _take(self, chunk: Chunk, ref: int, *, hashed: bool = False) -> None:
+        """Merge a chunk, whose first group is `ref`, with those above it."""
         places, preimages = chunk.places.tolist(), chunk.preimages()
-        ref = self._store.add(chunk, filed) << _GROUP_BITS
         if not places:
             return
         tops, older, known = self._newest, self._older, self._unhashed
@@ -295,6 +329,7 @@ class Layers:
     def rehash(self) -> Digests:
         """Return the digests of all places; places with added entities are hashed again."""
         self.make_layer()
+        self._take_digests()
         unhashed, digest_of, digests = self._unhashed, hashlib.sha256, self.digests
         for slot, each in groupby(sorted(unhashed), lambda place: place >> 8):  # in the order of their chunks
             places = list(each)
@@ -308,6 +343,16 @@ class Layers:
             digests.set_buckets(slot, b"".join(buckets))
         unhashed.clear()
         return self.digests
+
+    def _take_digests(self) -> None:
+        """Take over the digests that the kernel computed since `add_all`."""
+        if self._kernel_digests is None:
+            return
+        slots, self._kernel_digests = self._kernel_digests(), None
+        for slot, buckets in slots or ():
+            self.digests.set_buckets(slot, buckets)
+        if slots is None:
+            self._unhashed = dict.fromkeys(self._newest)
 
     def _preimage(self, place: int, known: bytes | None) -> bytes:
         """A place's preimage; known: as in `_unhashed`."""

@@ -23,6 +23,7 @@ from itertools import chain
 from typing import NamedTuple, NoReturn
 
 from refold.avro.errors import CorruptionError
+from refold.avro.kernel import find_kernel
 from refold.streams.checksum import unsealed
 from refold.streams.digest import Digests
 from refold.streams.partitioner import BUCKETS, slots_of
@@ -125,12 +126,20 @@ def _begin_ranges(
         records = chain.from_iterable(map(spans.read, manifest.buckets))
         take_buckets(digests, slots_of(partition, partitions), records)
         layers.set_digests(digests)
-    base = manifest.ranges[0]
-    for span in reversed(manifest.ranges):
-        for where, data in spans.read(span):
-            layers.add(data, where, checked=True, hashed=span is base and bool(manifest.buckets))
-    layers.rehash()  # while the last of the spans are hashed
-    return UncheckedEpoch(layers, spans.check)
+    base, kernel = manifest.ranges[0], find_kernel().kernel
+    if kernel is not None and not manifest.buckets and not manifest.cold:
+        layers.add_all(chain.from_iterable(map(spans.read, reversed(manifest.ranges))), kernel, hashes.later)
+    else:
+        for span in reversed(manifest.ranges):
+            for where, data in spans.read(span):
+                layers.add(data, where, checked=True, hashed=span is base and bool(manifest.buckets))
+        layers.rehash()  # while the last of the spans are hashed
+
+    def check() -> None:
+        spans.check()
+        layers.rehash()  # also waits for what the kernel computes in the thread of `hashes`
+
+    return UncheckedEpoch(layers, check)
 
 
 def check_slots(digests: Digests, manifest: Manifest, partitions: int, slots: Collection[int] | None = None) -> None:

@@ -142,7 +142,12 @@ class BatchFold:
         grouped: dict[str, list[Record]] = {}
         decoded: dict[bytes, Observation] = {}
         for record, observation in arrived:
-            grouped.setdefault(record.entity, []).append(record)
+            name = record.entity
+            known = grouped.get(name)
+            if known is None:
+                grouped[name] = [record]
+            else:
+                known.append(record)
             if observation is not None:
                 decoded[record.id] = observation
         if through is None:

@@ -15,10 +15,11 @@ from refold.avro.shipped import shipped_types
 from refold.streams.log.kafka.range_reader import Headers, RawRecord
 from refold.streams.log.kafka.records import ID
 from refold.streams.log.port import Record
-from refold.streams.partitioner import partition_of, placed
+from refold.streams.partitioner import PLACE_BYTES, partition_of
 from refold.streams.table.batch_fold import CheckedRecord
 from refold.streams.worker.fetcher import UnreadableOffsets
 from refold.streams.worker.verdicts import Decider, MissingSchema
+from refold_tests.encoded_entities import place
 from refold_tests.histories import TEXTS
 from refold_tests.random_types import damaged_bytes
 
@@ -122,5 +123,5 @@ def test_entities_are_placed_identically(chosen: random.Random) -> None:
     kernel = find_kernel().kernel
     assert kernel is not None
     names = [f"t/{chosen.choice(TEXTS)}{'é' * chosen.randrange(9)}{number}" for number in range(500)]
-    assert kernel.placed(names) == [placed(each) for each in names]
+    assert kernel.placed(names) == [place(each).to_bytes(PLACE_BYTES, "big") + each.encode() for each in names]
     assert {partition_of(each, PARTITIONS) for each in names} == set(range(PARTITIONS))

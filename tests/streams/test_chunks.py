@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import struct
+from collections.abc import Callable
 
 import pytest
 from hypothesis import given
@@ -21,6 +22,17 @@ Table = dict[str, tuple[bytes, bytes]]
 BODIES = st.tuples(st.integers(0, 2**40), HASHES, st.binary(max_size=80))
 TABLES = st.dictionaries(NAMES, BODIES, max_size=40).map(
     lambda table: {name: (body[1], encoded(name, *body)) for name, body in table.items()}
+)
+
+
+Written = dict[int, dict[bytes, tuple[bytes, bytes]]]
+"""For each place: the state hash and the stored form of each key."""
+
+KEYS = st.sampled_from([b"", b"a", b"aa", b"a\0", b"b", b"\0\0\0\1a", bytes(40)]) | st.binary(max_size=50)
+FORMS = st.sampled_from([b"", b"", b"form"]) | st.binary(max_size=80)
+MEMBERS = st.dictionaries(KEYS, st.tuples(HASHES, FORMS), min_size=1, max_size=6)
+WRITTEN = st.dictionaries(
+    st.sampled_from([0, 1, 2, 255, 256, 2**18 - 1]) | st.integers(0, 2**32 - 1), MEMBERS, max_size=8
 )
 
 
@@ -62,6 +74,92 @@ def test_chunk_round_trips(table: Table) -> None:
             assert chunk.find(group, members[0][0] + b"no") is None
         around = {near for place in chunk.places for near in (place - 1, place + 1)} - set(chunk.places)
         assert {chunk.group_of(place) for place in (around | {0, 2**18}) - set(chunk.places)} == {None}
+
+
+def chunks_by_piece(table: Written, chunk_bytes: int) -> list[tuple[bytes, Written]]:
+    """Each chunk of a table, and what it holds. Its pieces are put: stored forms may be empty, and hashes any."""
+    writer, found = ChunkWriter(chunk_bytes), list[tuple[bytes, Written]]()
+    held: Written = {}
+    for place in sorted(table):
+        members = {key: table[place][key] for key in sorted(table[place])}
+        held[place] = members
+        hashes = preimage([(key, state_hash) for key, (state_hash, _) in members.items()])
+        full = writer.put(place, hashes, [form for _, form in members.values()])
+        if full is not None:
+            found.append((full, held))
+            held = {}
+    last = writer.close()
+    return found if last is None else [*found, (last, held)]
+
+
+@given(WRITTEN, st.sampled_from((1, 100, CHUNK_BYTES)), KEYS, st.randoms())
+def test_chunk_returns_what_was_put(table: Written, chunk_bytes: int, absent: bytes, chosen: random.Random) -> None:
+    """In any order of the questions, each also asked of a chunk of which nothing else was read."""
+    chunks = chunks_by_piece(table, chunk_bytes)
+    assert {place for _, held in chunks for place in held} == set(table)
+    for data, held in chunks:
+        checks: list[Callable[[Chunk], None]] = [
+            lambda chunk, held=held: _check_tables(chunk, held),  # type: ignore[misc]
+            lambda chunk, held=held: _check_rows(chunk, held, chosen),  # type: ignore[misc]
+        ]
+        for group, (place, members) in enumerate(held.items()):
+            checks.append(lambda chunk, at=group, of=members: _check_group(chunk, at, of))  # type: ignore[misc]
+            checks.append(lambda chunk, at=group, of=members: _check_finds(chunk, at, of, absent))  # type: ignore[misc]
+            checks.append(lambda chunk, at=group, of=place: _check_place(chunk, at, of))  # type: ignore[misc]
+        shared = Chunk(data, "here")
+        chosen.shuffle(checks)
+        for check in checks:
+            check(Chunk(data, "here", checked=True))
+            check(shared)
+
+
+def _check_tables(chunk: Chunk, held: Written) -> None:
+    assert len(chunk) == sum(map(len, held.values()))
+    assert list(chunk.places) == list(held)
+    assert chunk.preimages() == [chunk.preimage(group) for group in range(len(held))]
+    assert list(chunk.groups()) == [
+        (place, [(key, form) for key, (_, form) in members.items()]) for place, members in held.items()
+    ]
+
+
+def _check_rows(chunk: Chunk, held: Written, chosen: random.Random) -> None:
+    """Rows have text keys, so those of other chunks are not read."""
+    if any(not _is_text(key) for members in held.values() for key in members):
+        return
+    wanted = bytearray(chosen.randrange(2) for _ in held)
+    assert chunk.rows(wanted) == [
+        (key.decode(), form)
+        for is_wanted, members in zip(wanted, held.values(), strict=True) if is_wanted
+        for key, (_, form) in members.items()
+    ]  # fmt: skip
+
+
+def _check_place(chunk: Chunk, group: int, place: int) -> None:
+    assert chunk.group_of(place) == group
+
+
+def _check_group(chunk: Chunk, group: int, members: dict[bytes, tuple[bytes, bytes]]) -> None:
+    hashes = [(key, state_hash) for key, (state_hash, _) in members.items()]
+    assert chunk.preimage(group) == preimage(hashes)
+    assert chunk.hashes(group) == hashes
+    assert chunk.members(group) == [(key, form) for key, (_, form) in members.items()]
+    assert chunk.parts(group) == [
+        (key, preimage([(key, state_hash)]), form) for key, (state_hash, form) in members.items()
+    ]
+
+
+def _check_finds(chunk: Chunk, group: int, members: dict[bytes, tuple[bytes, bytes]], absent: bytes) -> None:
+    near = {each for key in members for each in (key, key[:-1], key + b"\0", key + bytes(32))}
+    for key in near | {absent, b""}:
+        assert chunk.find(group, key) == (members[key][1] if key in members else None)
+
+
+def _is_text(key: bytes) -> bool:
+    try:
+        key.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 @given(TABLES)

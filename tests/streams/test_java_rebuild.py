@@ -28,6 +28,7 @@ from refold.reducers.state import hash_state
 from refold.streams.cut import Cut
 from refold.streams.log.kafka.log import KafkaLog
 from refold.streams.log.kafka.url import parse_url
+from refold.streams.log.port import AppendedObservation
 from refold.streams.rebuild.rebuild import rebuild
 from refold.streams.registry.ids import SchemaIds
 from refold.streams.registry.settings import RegistrySettings
@@ -105,7 +106,8 @@ def of_every_type(seed: int) -> list[Observation]:
 def append(log: KafkaLog, observations: Iterable[Observation]) -> None:
     """Append observations of any registered types, acknowledged on return."""
     for each in observations:
-        log.append(each, identify(each), log.registry.newest(each.type).codec.encode_observation(each))
+        data, observation_id = log.registry.newest(each.type).codec.encode_identified(each)
+        log.append(AppendedObservation(each.entity, observation_id, data))
     log.flush()
     log.refresh()
 

@@ -18,6 +18,7 @@ from refold.streams.log.kafka.quarantine import entries, restore_definition, set
 from refold.streams.log.kafka.quarantine_records import HEADER, TOKEN_BYTES
 from refold.streams.log.kafka.range_reader import Headers
 from refold.streams.log.kafka.url import parse_url
+from refold.streams.log.port import AppendedObservation
 from refold.streams.point import Points
 from refold.streams.rebuild.rebuild import rebuild
 from refold_tests.brokers import SharedKafka
@@ -113,7 +114,7 @@ def test_definition_in_use_is_not_set_aside(url: str, kafka: SharedKafka, prefix
         log.register(WIDER)
         version = log.registry.newest(WIDER.name)
         observation = said(A, 1, more="x")
-        log.append(observation, bytes(32), version.codec.encode_observation(observation))
+        log.append(AppendedObservation(A, bytes(32), version.codec.encode_observation(observation)))
         log.flush()
         end = Broker(kafka.bootstrap, prefix).end(place_of(log))
         with pytest.raises(InputError, match=r"the observation at .*=0 is written by this definition .* needs it"):

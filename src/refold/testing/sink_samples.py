@@ -16,7 +16,7 @@ from refold.avro.definition import TypeDefinition, parse
 from refold.avro.envelope import ObservationValidator
 from refold.avro.ids import identify
 from refold.avro.observation import Link, Observation, Source
-from refold.streams.log.port import LogPort
+from refold.streams.log.port import AppendedObservation, LogPort
 from refold.streams.open import open_port
 
 TYPE = "sink_sample"
@@ -40,7 +40,8 @@ def append(log: LogPort, observation: Observation, definition: TypeDefinition) -
         log.register(definition)
         version = log.registry.find(definition)
         assert version is not None
-    log.append(observation, identify(observation), version.codec.encode_observation(observation))
+    data, observation_id = version.codec.encode_identified(observation)
+    log.append(AppendedObservation(observation.entity, observation_id, data, observation))
 
 
 class FollowedLog:

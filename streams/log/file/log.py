@@ -24,7 +24,6 @@ from urllib.parse import quote
 
 from refold.avro.definition import TypeDefinition
 from refold.avro.errors import InputError, LockedError, OwnerGone, OwnerSilent
-from refold.avro.observation import Observation
 from refold.avro.registry import Registry
 from refold.streams.blobs.folder import BlobFolder
 from refold.streams.blobs.store import ContentStore, GuardedStore
@@ -169,9 +168,9 @@ class FileLog(FileLogReads, LogPort):
         else:
             self._as_owner.register(definition)
 
-    def append(self, observation: Observation, observation_id: bytes, data: bytes) -> None:
+    def append(self, observation: AppendedObservation) -> None:
         self._require_not_archive()
-        self._keep(AppendedObservation(observation.entity, observation_id, data, observation))
+        self._keep(observation)
 
     def append_encoded(self, observations: Sequence[AppendedObservation]) -> None:
         self._require_not_archive()

@@ -36,7 +36,7 @@ from refold.streams.log.file.records import Progress
 from refold.streams.log.file.snapshots import FileSnapshotStore
 from refold.streams.log.port import AppendedObservation, LogPort, Marked, Record
 from refold.streams.log.stored_markers import marker_exists, marker_key, marker_value
-from refold.streams.partitioner import all_placed, partition_in, partition_of, placed
+from refold.streams.partitioner import PLACE_BYTES, all_placed, partition_in, partition_of, placed
 from refold.streams.rebuild.result import Rebuilt
 from refold.streams.rocks.batch import WriteSet
 from refold.streams.rocks.database import Database
@@ -258,27 +258,27 @@ class Owner:
             write = self._database.batch()
             arrived: list[CheckedRecord] = []
             rows: list[bytes] = []
-            begun: dict[int, int] = {}
             names = list({each.entity: None for each in batch})
-            partitions = {
-                name: partition_in(place, self._partitions)
-                for name, place in zip(names, all_placed(names), strict=True)
+            places = {
+                name: (partition_in(key, self._partitions), key[PLACE_BYTES:])
+                for name, key in zip(names, all_placed(names), strict=True)
             }
+            starts, ends = progress.observations.copy(), progress.observations
             for entity, observation_id, data, observation in batch:
-                partition = partitions[entity]
-                offset = progress.observations[partition]
-                progress.observations[partition] = offset + 1
+                partition, key = places[entity]
+                offset = ends[partition]
+                ends[partition] = offset + 1
                 record = new_tuple(Record, (partition, offset, now, entity, observation_id, data))
-                rows += keys.position_key(partition, offset), keys.record_value(record)
+                rows += keys.position_key(partition, offset), keys.stored_record(now, observation_id, key, data)
                 arrived.append(new_tuple(CheckedRecord, (record, observation)))
-                begun.setdefault(partition, offset)
+            through = {partition: end for partition, end in ends.items() if end != starts[partition]}
             write.put_pairs("observations", rows)
             outcome = records.BatchOutcome(progress, write)
             with refusing():
-                self._tables.fold(arrived, write, outcome)
+                self._tables.fold(arrived, write, outcome, through)
             self._commit(write, progress, sync=False)
-            for partition, start in begun.items():
-                end = progress.observations[partition]
+            for partition, end in through.items():
+                start = starts[partition]
                 self._touched.add(partition, start, end, outcome.states[partition])
                 if self._snapshotter is not None:
                     self._snapshotter.folded(end - start, partition)

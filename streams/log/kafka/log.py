@@ -18,7 +18,6 @@ from threading import RLock
 
 from refold.avro.definition import TypeDefinition
 from refold.avro.errors import InputError, NotAnswerable, RegistryUnavailable, StorageError
-from refold.avro.observation import Observation
 from refold.avro.quarantine import CHANGES, Rulings
 from refold.avro.registry import Registry
 from refold.reducers.fold import Fold
@@ -185,8 +184,8 @@ class KafkaLog(LogPort):
         with self._looking:
             self.schemas.register(definition, self._outgoing)
 
-    def append(self, observation: Observation, observation_id: bytes, data: bytes) -> None:
-        self.append_encoded([AppendedObservation(observation.entity, observation_id, data)])
+    def append(self, observation: AppendedObservation) -> None:
+        self.append_encoded([observation])
 
     def append_encoded(self, observations: Sequence[AppendedObservation]) -> None:
         keys = all_placed([each.entity for each in observations])

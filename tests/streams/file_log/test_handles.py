@@ -13,7 +13,7 @@ import pytest
 from refold.avro.definition import TypeDefinition
 from refold.avro.ids import identify
 from refold.avro.observation import Observation
-from refold.streams.log.port import LogPort, Marked
+from refold.streams.log.port import AppendedObservation, LogPort, Marked
 from refold_tests.child import Child
 from refold_tests.cuts import cut_text
 from refold_tests.file_logs import FileOpened, Owned, Remote, assert_verified, records_of
@@ -85,7 +85,10 @@ def test_ids_with_a_common_prefix_are_distinguished(owned: FileOpened) -> None:
         log.register(THING)
         codec = log.registry.versions(THING.name)[0].codec
         for number, each in enumerate(ids):
-            log.append(said(f"{A}{number}", 0), each, codec.encode_observation(said(f"{A}{number}", 0)))
+            observation = said(f"{A}{number}", 0)
+            log.append(
+                AppendedObservation(observation.entity, each, codec.encode_observation(observation), observation)
+            )
         log.flush()
         for number, each in enumerate(ids):
             found = log.find(each)

@@ -15,7 +15,7 @@ from refold.avro.registry import Registry
 from refold.streams.log.file.client import Client
 from refold.streams.log.file.limits import DEFAULT_LIMITS
 from refold.streams.log.file.log import FileLog
-from refold.streams.log.port import Marked
+from refold.streams.log.port import AppendedObservation, Marked
 from refold_tests.child import Child
 from refold_tests.file_logs import OWNER, FileOpened, Owned, Remote, records_of
 from refold_tests.log_handles import PARTITIONS, Handles, assert_folded, put, written
@@ -95,7 +95,8 @@ def test_only_bytes_of_an_unregistered_schema_are_refused(opened: FileOpened) ->
     stranger = said(f"{OTHER.name}/a", 0)
     with opened() as (log, _):
         put(log, [said(A, 0)])
-        log.append(stranger, identify(stranger), codec.encode_observation(stranger))
+        data, observation_id = codec.encode_identified(stranger)
+        log.append(AppendedObservation(stranger.entity, observation_id, data))
         put(log, [said(A, 1)])
         with pytest.raises((UndecodableError, SchemaError)):
             log.flush()
@@ -109,7 +110,7 @@ def test_id_that_does_not_match_the_content_is_refused_by_the_owner(
     with Remote(tmp_path, child)() as (log, _):
         put(log, [said(A, 0)])
         codec = log.registry.versions(THING.name)[0].codec
-        log.append(said(A, 1), bytes(32), codec.encode_observation(said(A, 1)))
+        log.append(AppendedObservation(A, bytes(32), codec.encode_observation(said(A, 1))))
         with pytest.raises(InputError, match="not the id of its content"):
             log.flush()
         log.flush()

@@ -22,7 +22,7 @@ from refold.streams.change_reader import ChangeReader
 from refold.streams.cut import Cut
 from refold.streams.log.kafka.log import KafkaLog
 from refold.streams.log.kafka.url import parse_url
-from refold.streams.log.port import LogPort
+from refold.streams.log.port import AppendedObservation, LogPort
 from refold.streams.rocks.database import Database
 from refold.streams.rocks.families import Family
 from refold.streams.table import keys
@@ -96,7 +96,7 @@ def append(log: KafkaLog, observations: Iterable[Observation]) -> set[bytes]:
     ids = set()
     for each in observations:
         observation_id = identify(each)
-        log.append(each, observation_id, version.codec.encode_observation(each))
+        log.append(AppendedObservation(each.entity, observation_id, version.codec.encode_observation(each)))
         ids.add(observation_id)
     log.flush()
     return ids

@@ -172,7 +172,7 @@ def test_refused_step_is_left_out(
         append = log.port.append
 
         def refusing(*given: Any) -> None:
-            if b"second" in given[2]:
+            if b"second" in given[0].data:
                 raise ValidationError("inputs", "anything else", "second")
             append(*given)
 
