@@ -43,7 +43,7 @@ kafka: $(VENV)/.installed-dev ## run a real Apache Kafka in the foreground, to t
 kernel: $(VENV)/.installed-kernel ## build the native kernel into .venv, and use it from then on (needs Rust's cargo)
 
 check: lint ## for the inner loop: lint, types, and every test that starts no server and kills no process
-	@$(BIN)/pytest -q -n $(JOBS) --dist loadgroup -m inner $(ARGS)
+	@REFOLD_FAULT_ROUNDS=2 $(BIN)/pytest -q -n $(JOBS) --dist loadgroup --hypothesis-profile=brief -m inner $(ARGS)
 
 test: lint ## what CI runs: lint, then every test, the fault tests in their short form
 	@$(MAKE) --no-print-directory suite
