@@ -49,7 +49,7 @@ class RunningHashes:
             self._is_threaded, self._some, self._some_bytes = True, [], 0
 
     def end(self) -> Callable[[], bytes]:
-        """End the span; returns a function that gives its digest, now or later."""
+        """End the span; returns a function that gives its digest, now or later, but before this object is left."""
         digest, some = self._digest, self._some
         ended: Callable[[], bytes] = digest.digest
         if self._is_threaded:

@@ -325,6 +325,7 @@ class Layers:
         """Set the digests of everything that was added until now, without computing them."""
         self.digests = digests
         self._unhashed.clear()
+        self._kernel_digests = None
 
     def rehash(self) -> Digests:
         """Return the digests of all places; places with added entities are hashed again."""
