@@ -92,6 +92,11 @@ def check_micros(value: object, path: str) -> int:
     return value
 
 
+def is_far_ahead(observed_at: int, now: int) -> bool:
+    """Whether a time is so far in the future that an observation of it has to be allowed."""
+    return observed_at > now + FUTURE_MICROS
+
+
 class ObservationValidator:
     """Builds observations of one type; an error names field and rule."""
 
@@ -136,7 +141,7 @@ class ObservationValidator:
             ValidationError: A value is invalid; the message names the field, the rule and the value.
         """
         check_micros(observed_at, "observed_at")
-        if observed_at > now + FUTURE_MICROS and not allow_future:
+        if is_far_ahead(observed_at, now) and not allow_future:
             rule = f"at most 5 minutes ahead of this clock ({time_text(now)}), unless allowed (--allow-future)"
             raise ValidationError("observed_at", rule, time_text(observed_at))
         observation = Observation(

@@ -64,6 +64,8 @@ ChangeHead = tuple[str, bytes, int, int, int]
 """A change's entity, the fingerprint of its definition, its versions before and after, and its `through`."""
 StatedParts = tuple[list[Encoded], list[tuple[bytes, bytes]]]
 """Observations, and the contents that they name, each after its SHA-256."""
+SlotDigests = list[tuple[int, bytes]]
+"""Each slot with entities, and the digests of its buckets."""
 SpanText = tuple[str, str, str]
 """A span's trace id and id in hex, and its canonical JSON."""
 ScopeParts = tuple[str, str, tuple[str, StatedParts] | None, int, StatedParts, list[SpanText]]
@@ -220,11 +222,8 @@ class LayerMerger(Protocol):
     def groups(self) -> tuple[dict[int, int], dict[int, int]]:
         """The newest group of each place, and the next older group of each group that has one."""
 
-    def digests(self) -> list[tuple[int, bytes]] | None:
-        """Each slot with entities and the digests of its buckets; None if Python has to compute them.
-
-        The GIL is released during the call.
-        """
+    def digests(self) -> SlotDigests | None:
+        """The digests; None if Python has to compute them. The GIL is released during the call."""
 
 
 Reader = ObservationReader

@@ -39,7 +39,7 @@ from refold.avro.codec import (
 )
 from refold.avro.definition import TypeDefinition
 from refold.avro.derive import schemas_of
-from refold.avro.envelope import FUTURE_MICROS, ObservationValidator
+from refold.avro.envelope import ObservationValidator, is_far_ahead
 from refold.avro.errors import SchemaError, UnknownWireId, ValidationError
 from refold.avro.evolution import check_evolution
 from refold.avro.observation import Kind, Link, Observation, Source
@@ -99,7 +99,7 @@ class TypeVersion:
         """Check the parts of a new observation, and encode it. The arguments are those of `ObservationValidator.build`.
 
         Returns:
-            Its framed bytes, its id, and the observation; None for it if the kernel encoded the parts.
+            Its framed bytes and its id. Then the observation, or None if the kernel encoded the parts.
 
         Raises:
             ValidationError: A part is invalid.
@@ -108,7 +108,7 @@ class TypeVersion:
         if (
             native is not None and cleared == () and retracts == () and type(source) is Source
             and (link is None or type(link) is Link)
-            and type(observed_at) is int and (observed_at <= now + FUTURE_MICROS or allow_future)
+            and type(observed_at) is int and (allow_future or not is_far_ahead(observed_at, now))
         ):  # fmt: skip
             given = patch or {}
             found = native.encode_new(

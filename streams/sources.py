@@ -62,5 +62,5 @@ class Sources:
         return source
 
     def advance(self, source: Source) -> None:
-        """Count an observation of a source that is counted here: it was accepted. A refused one uses no seq."""
+        """Count an accepted observation, of a source that `peek` counts. A refused one uses no seq."""
         self._current[source.agent] = source._replace(seq=source.seq + 1)

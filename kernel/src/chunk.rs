@@ -91,10 +91,10 @@ impl BaseWriter {
         let (slot, bucket) = (place >> 8, (place & 0xFF) as usize);
         let preimage = self.chunk.preimages[*start as usize..].to_vec();
         let slot = self.slots.entry(slot).or_insert_with(|| Slot {
-            digests: vec![0; BUCKETS * DIGEST_BYTES],
+            digests: no_digests(),
             preimages: vec![Vec::new(); BUCKETS],
         });
-        slot.digests[bucket * DIGEST_BYTES..][..DIGEST_BYTES].copy_from_slice(&Sha256::digest(&preimage));
+        hash_bucket(&mut slot.digests, bucket, &preimage);
         slot.preimages[bucket] = preimage;
     }
 }
@@ -173,6 +173,16 @@ impl DeltaWriter {
         let last = if left.places.is_empty() { None } else { Some(left.sealed()?) };
         Some((last, self.entities))
     }
+}
+
+/// Returns the digests of a slot's buckets, all of them empty.
+pub fn no_digests() -> Vec<u8> {
+    vec![0; BUCKETS * DIGEST_BYTES]
+}
+
+/// Sets a bucket's digest among those of its slot.
+pub fn hash_bucket(digests: &mut [u8], bucket: usize, preimage: &[u8]) {
+    digests[bucket * DIGEST_BYTES..][..DIGEST_BYTES].copy_from_slice(&Sha256::digest(preimage));
 }
 
 /// Returns a bucket's preimage with that of some of its entities over it, and the digest; None if one is damaged.

@@ -80,16 +80,14 @@ impl Layers {
         self.older.iter().copied()
     }
 
-    /// Returns the digests of all buckets of each slot that has a place; None if a place is in no slot.
-    pub fn digests(&self) -> Option<BTreeMap<u32, Vec<u8>>> {
+    /// Returns the digests of all buckets of each slot that has a place.
+    pub fn digests(&self) -> BTreeMap<u32, Vec<u8>> {
         let mut slots: BTreeMap<u32, Vec<u8>> = BTreeMap::new();
         for place in &self.places {
-            let bucket = (place.number & 0xFF) as usize;
-            let slot = slots.entry(place.number >> 8).or_insert_with(|| vec![0; BUCKETS * DIGEST_BYTES]);
-            let digest = Sha256::digest(&self.covered[place.covered.clone()]);
-            slot.get_mut(bucket * DIGEST_BYTES..)?.get_mut(..DIGEST_BYTES)?.copy_from_slice(&digest);
+            let digests = slots.entry(place.number >> 8).or_insert_with(chunk::no_digests);
+            chunk::hash_bucket(digests, (place.number & 0xFF) as usize, &self.covered[place.covered.clone()]);
         }
-        Some(slots)
+        slots
     }
 }
 

@@ -458,7 +458,7 @@ impl LayerMerger {
     /// Returns each slot with entities and the digests of its buckets, computed with the GIL released; None if Python must
     /// compute them.
     fn digests<'py>(&self, py: Python<'py>) -> Option<Vec<(u32, Bound<'py, PyBytes>)>> {
-        let slots = py.detach(|| unless_panicked(|| self.0.digests()))?;
+        let slots = py.detach(|| unless_panicked(|| Some(self.0.digests())))?;
         Some(slots.iter().map(|(slot, digests)| (*slot, PyBytes::new(py, digests))).collect())
     }
 }

@@ -452,9 +452,9 @@ class LogWriter(ABC):
             SchemaError: It is incompatible with earlier ones.
         """
 
-    @abstractmethod
     def append(self, observation: AppendedObservation) -> None:
         """Append a checked observation; durable after `flush`. May write earlier appended ones."""
+        self.append_encoded([observation])
 
     @abstractmethod
     def append_encoded(self, observations: Sequence[AppendedObservation]) -> None:

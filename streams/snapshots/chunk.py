@@ -31,7 +31,6 @@ from refold.streams.digest import preimage
 FORMAT = 1
 _HEAD = struct.Struct(">BIII")
 _NUMBER = struct.Struct("<I")
-_TWO_NUMBERS = struct.Struct("<II")
 NUMBER_BYTES = 4
 LENGTH_BYTES = 4
 HASH_BYTES = 32
@@ -166,39 +165,43 @@ class Chunk:
     @cached_property
     def places(self) -> array[int]:
         """The places of its entities, sorted."""
-        return self._numbers(0, self._groups)
+        return self._table(0, self._groups)
 
     @cached_property
     def _firsts(self) -> array[int]:
         """The number of each group's first entity, and that of all entities."""
-        return self._numbers(self._groups, self._groups, self._entities)
+        return self._table(self._groups, self._groups, self._entities)
 
     @cached_property
     def _starts(self) -> array[int]:
         """Where each group's preimage begins, and the end of the last one."""
-        return self._numbers(2 * self._groups, self._groups, self._bodies - self._preimages)
+        return self._table(2 * self._groups, self._groups, self._bodies - self._preimages)
 
     @cached_property
     def _ends(self) -> array[int]:
         """Where each entity's stored form ends."""
-        return self._numbers(3 * self._groups, self._entities)
+        return self._table(3 * self._groups, self._entities)
 
-    def _numbers(self, start: int, count: int, *after: int) -> array[int]:
-        """The numbers from `start` on of the tables, and then those given."""
+    def _table(self, start: int, count: int, *after: int) -> array[int]:
+        """Some numbers of the tables, from number `start` on, and then those given."""
         at = _HEAD.size + NUMBER_BYTES * start
         numbers = _numbers(self.data[at : at + NUMBER_BYTES * count])
         numbers.extend(after)
         return numbers
+
+    def _number(self, at: int) -> int:
+        """One number of the tables. For a question about one group this is cheaper than a whole table."""
+        number: int = _NUMBER.unpack_from(self.data, _HEAD.size + NUMBER_BYTES * at)[0]
+        return number
 
     def __len__(self) -> int:
         return self._entities
 
     def preimage(self, group: int) -> bytes:
         """Return what the digest of a group's bucket covers, for the part in this chunk."""
-        data, base, start_at = self.data, self._preimages, _HEAD.size + NUMBER_BYTES * (2 * self._groups + group)
-        # Two numbers of the table: most chunks of a rebuild are asked for one group or none.
-        start, stop = _TWO_NUMBERS.unpack_from(data, start_at)
-        return data[base + start : base + stop if group + 1 < self._groups else self._bodies]
+        base, start_at = self._preimages, 2 * self._groups + group
+        stop = base + self._number(start_at + 1) if group + 1 < self._groups else self._bodies
+        return self.data[base + self._number(start_at) : stop]
 
     def preimages(self) -> list[bytes]:
         """`preimage` of every group, in order."""
@@ -230,13 +233,12 @@ class Chunk:
 
     def find(self, group: int, key: bytes) -> bytes | None:
         """The encoded entity of a key in a group, or None."""
-        preimage, own = self.preimage(group), len(key).to_bytes(LENGTH_BYTES, "big") + key
+        covered, own = self.preimage(group), len(key).to_bytes(LENGTH_BYTES, "big") + key
         at = number = 0
-        while at < len(preimage):
-            if preimage.startswith(own, at):
-                (first,) = _NUMBER.unpack_from(self.data, _HEAD.size + NUMBER_BYTES * (self._groups + group))
-                return self._body(first + number)
-            at += LENGTH_BYTES + _length(preimage, at) + HASH_BYTES
+        while at < len(covered):
+            if covered.startswith(own, at):
+                return self._body(self._number(self._groups + group) + number)
+            at += LENGTH_BYTES + _length(covered, at) + HASH_BYTES
             number += 1
         return None
 
@@ -270,10 +272,9 @@ class Chunk:
         return found
 
     def _body(self, number: int) -> bytes:
-        data, base, end_at = self.data, self._bodies, self._preimages + NUMBER_BYTES * (number - self._entities)
-        (end,) = _NUMBER.unpack_from(data, end_at)
-        (start,) = _NUMBER.unpack_from(data, end_at - NUMBER_BYTES) if number else (0,)
-        return data[base + start : base + end]
+        base, end_at = self._bodies, 3 * self._groups + number
+        start = self._number(end_at - 1) if number else 0
+        return self.data[base + start : base + self._number(end_at)]
 
 
 def merged_preimages(before: bytes, own: bytes) -> bytes:

@@ -18,7 +18,7 @@ from itertools import groupby
 from typing import TypeVar
 
 from refold.avro.errors import CorruptionError
-from refold.avro.kernel import Kernel
+from refold.avro.kernel import Kernel, SlotDigests
 from refold.streams.digest import Digests, preimage
 from refold.streams.partitioner import place_of
 from refold.streams.snapshots.chunk import Chunk, Member, Piece, chunks_of_pieces, merged_preimages, newest, piece_of
@@ -32,12 +32,9 @@ SINGLE_BUCKETS_MAX = 16
 _GROUP_BITS = 24
 _GROUP_MASK = (1 << _GROUP_BITS) - 1
 
-
 T = TypeVar("T")
 Later = Callable[[Callable[[], T]], Callable[[], T]]
 """Begins some work in another thread, and returns a function that waits for its result."""
-SlotDigests = list[tuple[int, bytes]]
-"""Each slot with entities, and the digests of its buckets."""
 
 
 class Layers:

@@ -111,6 +111,7 @@ def read_ranges(reader: EpochReader, manifest: Manifest, partitions: int, store:
     with RunningHashes(_PIECE_BYTES) as hashes:
         layers, check = _begin_ranges(reader, manifest, partitions, store, hashes)
         check()
+        layers.rehash()  # waits for what the kernel computes in the thread of `hashes`
     return layers
 
 
@@ -134,12 +135,7 @@ def _begin_ranges(
             for where, data in spans.read(span):
                 layers.add(data, where, checked=True, hashed=span is base and bool(manifest.buckets))
         layers.rehash()  # while the last of the spans are hashed
-
-    def check() -> None:
-        spans.check()
-        layers.rehash()  # also waits for what the kernel computes in the thread of `hashes`
-
-    return UncheckedEpoch(layers, check)
+    return UncheckedEpoch(layers, spans.check)
 
 
 def check_slots(digests: Digests, manifest: Manifest, partitions: int, slots: Collection[int] | None = None) -> None:

@@ -142,12 +142,7 @@ class BatchFold:
         grouped: dict[str, list[Record]] = {}
         decoded: dict[bytes, Observation] = {}
         for record, observation in arrived:
-            name = record.entity
-            known = grouped.get(name)
-            if known is None:
-                grouped[name] = [record]
-            else:
-                known.append(record)
+            grouped.setdefault(record.entity, []).append(record)
             if observation is not None:
                 decoded[record.id] = observation
         if through is None:

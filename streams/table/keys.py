@@ -37,12 +37,8 @@ def position_key(partition: int, offset: int) -> bytes:
 
 def record_value(record: Record) -> bytes:
     """Encode a record without its position."""
-    return stored_record(record.recorded_at, record.id, record.entity.encode(), record.data)
-
-
-def stored_record(recorded_at: int, observation_id: bytes, entity: bytes, data: bytes) -> bytes:
-    """`record_value` of a record with these parts; the entity in UTF-8."""
-    return _RECORD.pack(recorded_at, observation_id, len(entity)) + entity + data
+    key = record.entity.encode()
+    return _RECORD.pack(record.recorded_at, record.id, len(key)) + key + record.data
 
 
 def record_of(key: bytes, value: bytes) -> Record:

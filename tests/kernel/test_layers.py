@@ -15,20 +15,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from refold.avro.errors import CorruptionError
-from refold.avro.kernel import Kernel, find_kernel
+from refold.avro.kernel import Kernel, SlotDigests, find_kernel
 from refold.streams.checksum import CRC_BYTES, sealed
 from refold.streams.digest import Digests, bucket_digest
 from refold.streams.partitioner import place_of
 from refold.streams.snapshots import layers as module
 from refold.streams.snapshots.chunk import chunks_of
 from refold.streams.snapshots.hashing import RunningHashes
-from refold.streams.snapshots.layers import Later, Layers, SlotDigests
+from refold.streams.snapshots.layers import Later, Layers
 from refold.streams.snapshots.read import read_epoch
 from refold.streams.snapshots.seal import Sealer
 from refold.streams.snapshots.settings import SnapshotSettings
 from refold.streams.snapshots.spill import ChunkStore
 from refold_tests.both_folds import switched
-from refold_tests.encoded_entities import encoded
+from refold_tests.encoded_entities import encoded, grouped
 from refold_tests.sealing import MemoryStore, Table, View
 
 States = dict[str, bytes]
@@ -126,10 +126,7 @@ def packed(values: Mapping[str, bytes]) -> States:
 
 
 def groups_of(table: Mapping[str, bytes]) -> list[tuple[int, list[tuple[bytes, bytes]]]]:
-    places: dict[int, list[tuple[bytes, bytes]]] = {}
-    for name, value in table.items():
-        places.setdefault(place_in_name(name), []).append((name.encode(), value))
-    return [(place, sorted(places[place])) for place in sorted(places)]
+    return grouped(table.items(), place_in_name)
 
 
 def chunks_of_layers(tables: Sequence[Mapping[str, bytes]], chunk_bytes: int) -> list[bytes]:

@@ -36,7 +36,7 @@ from refold.streams.log.file.records import Progress
 from refold.streams.log.file.snapshots import FileSnapshotStore
 from refold.streams.log.port import AppendedObservation, LogPort, Marked, Record
 from refold.streams.log.stored_markers import marker_exists, marker_key, marker_value
-from refold.streams.partitioner import PLACE_BYTES, all_placed, partition_in, partition_of, placed
+from refold.streams.partitioner import all_placed, partition_in, partition_of, placed
 from refold.streams.rebuild.result import Rebuilt
 from refold.streams.rocks.batch import WriteSet
 from refold.streams.rocks.database import Database
@@ -259,17 +259,17 @@ class Owner:
             arrived: list[CheckedRecord] = []
             rows: list[bytes] = []
             names = list({each.entity: None for each in batch})
-            places = {
-                name: (partition_in(key, self._partitions), key[PLACE_BYTES:])
-                for name, key in zip(names, all_placed(names), strict=True)
+            partitions = {
+                name: partition_in(place, self._partitions)
+                for name, place in zip(names, all_placed(names), strict=True)
             }
             starts, ends = progress.observations.copy(), progress.observations
             for entity, observation_id, data, observation in batch:
-                partition, key = places[entity]
+                partition = partitions[entity]
                 offset = ends[partition]
                 ends[partition] = offset + 1
                 record = new_tuple(Record, (partition, offset, now, entity, observation_id, data))
-                rows += keys.position_key(partition, offset), keys.stored_record(now, observation_id, key, data)
+                rows += keys.position_key(partition, offset), keys.record_value(record)
                 arrived.append(new_tuple(CheckedRecord, (record, observation)))
             through = {partition: end for partition, end in ends.items() if end != starts[partition]}
             write.put_pairs("observations", rows)

@@ -184,9 +184,6 @@ class KafkaLog(LogPort):
         with self._looking:
             self.schemas.register(definition, self._outgoing)
 
-    def append(self, observation: AppendedObservation) -> None:
-        self.append_encoded([observation])
-
     def append_encoded(self, observations: Sequence[AppendedObservation]) -> None:
         keys = all_placed([each.entity for each in observations])
         for key, (entity, observation_id, data, _) in zip(keys, observations, strict=True):

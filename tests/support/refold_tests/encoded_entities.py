@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import lru_cache
 
 from hypothesis import strategies as st
@@ -25,8 +25,10 @@ def place(name: str) -> int:
     return reference_slot(name) << 8 | reference_bucket(name)
 
 
-def grouped(rows: Iterable[tuple[str, bytes]]) -> list[tuple[int, list[tuple[bytes, bytes]]]]:
-    """Group (name, value) rows as chunks take them: ordered by place, within a place by key."""
+def grouped(
+    rows: Iterable[tuple[str, bytes]], place: Callable[[str], int] = place
+) -> list[tuple[int, list[tuple[bytes, bytes]]]]:
+    """Group (name, value) rows as chunks take them: ordered by place, within a place by key. place: of a name."""
     places: dict[int, list[tuple[bytes, bytes]]] = {}
     for name, given in rows:
         places.setdefault(place(name), []).append((name.encode(), given))
