@@ -91,6 +91,8 @@ def begin(epochs: Sequence[Epoch], offset: int) -> int:
 
 def test_damaged_manifest_keeps_its_partition_until_abandoned(database: Database, seed: int) -> None:
     world = world_of(random.Random(seed), database)
+    while world.seal(world.tables[1]).is_base:  # six epochs may all be bases, which are kept for longer
+        pass
     for _ in range(6):
         for table in world.tables:
             world.seal(table)

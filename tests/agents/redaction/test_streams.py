@@ -124,8 +124,13 @@ class Chunks(httpx.BaseTransport):
 
 
 def secrets_of(rng: random.Random) -> tuple[str, str]:
-    """Return a text with a secret in it, and the part of it that nobody can guess."""
-    unknown = "".join(rng.choices(ALNUM, k=rng.randint(20, 40)))
+    """Return a text with a secret in it, and the part of it that nobody can guess.
+
+    It has a digit: letters alone after `password=` are a variable's name in code, and are left (redaction/context.py).
+    """
+    characters = [*rng.choices(ALNUM, k=rng.randint(19, 39)), rng.choice(string.digits)]
+    rng.shuffle(characters)
+    unknown = "".join(characters)
     return rng.choice(
         [f"use sk-{unknown} for it", f'{{"key": "ghp_{unknown * 2}"}} ok', f"äö password={unknown};"]
     ), unknown
