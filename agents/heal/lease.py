@@ -25,9 +25,9 @@ from __future__ import annotations
 import os
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from time import sleep
 from typing import Any
 
 from refold.agents.heal.kill_timer import KillTimer
@@ -101,7 +101,7 @@ class _Lease:
                 raise self._elsewhere()
             if now_s >= seen_s + self._record.lease_ms / 1000:
                 break
-            time.sleep(_LOOK_S)
+            sleep(_LOOK_S)
             self._read()
         self._until_s = boottime_s() + ACTING_SHARE * self._lease_ms / 1000
         self._act(

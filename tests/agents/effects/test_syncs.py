@@ -36,20 +36,24 @@ def log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[AgentLog]:
 
 
 @pytest.fixture
-def syncs(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Collect each sync of the log, of a content and of a key, after it was made."""
+def syncs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Collect each sync of the log, of a content and of a key, after it was made.
+
+    A file elsewhere is another test's, whose threads are still here.
+    """
     made: list[str] = []
 
-    def counted(name: str, sync: Callable[..., Any]) -> Callable[..., Any]:
-        def syncing(*args: Any) -> Any:
-            found = sync(*args)
-            made.append(name)
-            return found
+    def counted(name: str, sync: Callable[[Any], None], path_of: Callable[[Any], Path]) -> Callable[[Any], None]:
+        def syncing(synced: Any) -> None:
+            is_counted = path_of(synced).is_relative_to(tmp_path)
+            sync(synced)
+            if is_counted:
+                made.append(name)
 
         return syncing
 
-    monkeypatch.setattr(Database, "_sync_log", counted("log", Database._sync_log))
-    monkeypatch.setattr(os, "fsync", counted("file", os.fsync))
+    monkeypatch.setattr(Database, "_sync_log", counted("log", Database._sync_log, lambda synced: Path(synced.path)))
+    monkeypatch.setattr(os, "fsync", counted("file", os.fsync, lambda file: Path(f"/proc/self/fd/{file}").readlink()))
     return made
 
 

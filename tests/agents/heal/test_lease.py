@@ -143,7 +143,7 @@ class Elsewhere:
         self.while_asleep: Callable[[], None] = lambda: None
         monkeypatch.setattr(leases, "boot_id", lambda: "another boot")
         monkeypatch.setattr(leases, "boottime_s", lambda: self.now_s)
-        monkeypatch.setattr("time.sleep", self.sleep)
+        monkeypatch.setattr(leases, "sleep", self.sleep)  # not of time: other threads sleep, too
 
     def sleep(self, time_s: float) -> None:
         self.now_s += time_s
