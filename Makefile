@@ -11,7 +11,7 @@ JOBS ?= auto
 CORES := $(shell getconf _NPROCESSORS_ONLN)
 export PYTEST_XDIST_AUTO_NUM_WORKERS ?= $(shell expr $(CORES) + 3)
 # A test of the inner loop waits for almost half of its time, for commands and threads that it started.
-check: export PYTEST_XDIST_AUTO_NUM_WORKERS = $(shell expr $(CORES) + 2)
+check: export PYTEST_XDIST_AUTO_NUM_WORKERS = $(shell expr $(CORES) + 1)
 test-interpreters: export PYTEST_XDIST_AUTO_NUM_WORKERS = $(CORES)
 ARGS ?=
 
@@ -45,7 +45,7 @@ kafka: $(VENV)/.installed-dev ## run a real Apache Kafka in the foreground, to t
 kernel: $(VENV)/.installed-kernel ## build the native kernel into .venv, and use it from then on (needs Rust's cargo)
 
 check: lint ## for the inner loop: lint, types, and every test that starts no server and kills no process
-	@$(BIN)/pytest -q -n $(JOBS) --dist loadgroup -m inner $(ARGS)
+	@.ci/in_memory $(BIN)/pytest -q -n $(JOBS) --dist loadgroup -m inner $(ARGS)
 
 test: lint ## what CI runs: lint, then every test, the fault tests in their short form
 	@$(MAKE) --no-print-directory suite

@@ -100,10 +100,16 @@ LONG = {
     "tests/explorer/web/test_pages.py": "serves the explorer, and runs each command that its pages show",
     "tests/explorer/web/test_scripts.py": "runs the compiler of TypeScript",
     "tests/explorer/web/test_real_runs.py": "serves the explorer, and opens each step of recorded conversations",
+    "tests/helm/test_image.py::test_copied_files_build_the_whole_wheel_and_its_command_runs": "builds wheels",
     "tests/kernel/test_wrong_build.py": "builds a kernel",
+    "tests/monitoring/test_alerts.py::test_each_alert_fires_when_it_should_and_only_then": "evaluates hours of series",
+    "tests/monitoring/test_alerts.py::test_alerts_that_never_fire_fail_the_tests_by_name": "evaluates hours of series",
+    "tests/monitoring/test_recorded_alerts.py": "evaluates every alert on each recorded fault, of an hour or so",
     "tests/streams/test_asof.py": "folds long histories at many cuts",
+    "tests/streams/test_cold_growth.py": "seals a month of spans, many times",
     "tests/streams/test_exchange.py": "exports and imports logs of every type",
     "tests/streams/test_held_code.py": "rebuilds and seals in processes of their own",
+    "tests/streams/test_rebuild_parallel.py": "rebuilds in several processes",
     "tests/streams/test_snapshots.py": "seals and rebuilds long histories in many batches",
     "tests/streams/test_verify.py": "folds whole logs again for each kind of damage",
     "tests/streams/test_verify_damage.py": "folds whole logs again for each kind of damage",
@@ -112,6 +118,7 @@ LONG = {
     "tests/test_inner_loop.py::test_no_other_test_is_left_out": "imports every module of tests",
     "tests/test_order.py": "runs pytest on two workers, one of which dies",
     "tests/test_recipes.py::test_recipe_works": "runs each recipe, in processes of its own",
+    "tests/test_site.py::test_site_builds_with_every_page": "builds the site",
     "tests/test_wheel.py": "builds and installs a wheel",
 }
 KILLS = re.compile(r"\bSIGKILL\b|\.kill\(")
@@ -153,14 +160,14 @@ def _collected(config: pytest.Config, modules: Set[str]) -> list[Collected]:
 def _parts(path: Path) -> dict[str, tuple[str, frozenset[str]]]:
     """Of a module's functions, classes and variables: their text, and the names in it."""
     text = path.read_text(encoding="utf-8")
-    found = {}
+    lines, found = text.splitlines(), {}
     for node in ast.parse(text).body:
         targets = node.targets if isinstance(node, ast.Assign) else [node]
         names = [getattr(each, "name", None) or getattr(each, "id", None) for each in targets]
         words = {each.id for each in ast.walk(node) if isinstance(each, ast.Name)}
         words |= {each.arg for each in ast.walk(node) if isinstance(each, ast.arg)}
         for name in filter(None, names):
-            found[name] = (ast.get_source_segment(text, node) or "", frozenset(words))
+            found[name] = ("\n".join(lines[node.lineno - 1 : node.end_lineno]), frozenset(words))
     return found
 
 

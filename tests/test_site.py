@@ -29,6 +29,7 @@ def builder() -> ModuleType:
     return module
 
 
+@pytest.mark.outside
 @pytest.mark.timeout(900)
 def test_site_builds_with_every_page(tmp_path: Path, builder: ModuleType) -> None:
     if shutil.which("npm") is None:

@@ -96,6 +96,7 @@ def test_build_context_has_only_the_sources() -> None:
     assert "\n*\n" in (ROOT / ".dockerignore").read_text(encoding="utf-8")
 
 
+@pytest.mark.outside
 @pytest.mark.xdist_group("wheel")
 def test_copied_files_build_the_whole_wheel_and_its_command_runs(tmp_path: Path) -> None:
     """The build stage's COPY and `pip wheel`, in a folder for /build, with the hatchling at hand."""

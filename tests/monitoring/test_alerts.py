@@ -22,11 +22,13 @@ def test_promtool_reads_the_rules() -> None:
     assert f"{len(RULES)} rules found" in done.stdout
 
 
+@pytest.mark.outside
 def test_each_alert_fires_when_it_should_and_only_then() -> None:
     done = promtool("test", "rules", TRIED)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+@pytest.mark.outside
 def test_alerts_that_never_fire_fail_the_tests_by_name(tmp_path: Path) -> None:
     mute = yaml.safe_load(ALERTS.read_text(encoding="utf-8"))
     for group in mute["groups"]:

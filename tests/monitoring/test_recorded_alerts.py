@@ -14,6 +14,7 @@ import yaml
 from refold_tests.prometheus import ALERTS, METRICS, promtool
 from refold_tests.scraped_metrics import RECORDED, Recording, in_notation, used_metrics
 
+pytestmark = pytest.mark.outside
 EVERY_S = 15
 # A scrape comes up to an interval after the fact, and rules are evaluated as often.
 SCRAPED_S = 15

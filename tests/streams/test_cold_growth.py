@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import random
 
+import pytest
+
 from refold.streams.snapshots.seal import Sealer
 from refold.streams.snapshots.settings import SnapshotSettings
 from refold_tests.sealing import MemoryStore, Table
+
+pytestmark = pytest.mark.outside
 
 
 def test_cold_spans_of_one_month_are_merged() -> None:

@@ -44,6 +44,7 @@ from refold_tests.processes import is_gone
 from refold_tests.sample_types import OTHER, A, said
 from refold_tests.unfindable_reducer import only_found_here
 
+pytestmark = pytest.mark.outside
 PATIENCE_S = 60.0
 
 
