@@ -1,57 +1,39 @@
-"""A sink of a user's own, docs/examples/sqlite_sink.py, tested by the public suite, as docs/SINKS.md shows."""
+"""A sink of a user's own, docs/examples/sqlite_sink.py, tested by the public suite with the store of docs/SINKS.md."""
 
 from __future__ import annotations
 
-import contextlib
 import json
-import sqlite3
-from collections.abc import Callable, Iterator
+import re
+from collections.abc import Callable
 from pathlib import Path
 from threading import Event
+from typing import Any
 
 import pytest
 
 import refold
 from refold.avro.errors import InputError
-from refold.sink import Cut, Sink, SnapshotSink, keep_snapshots, open_sink, parse_cut
-from refold.testing.sinks import SinkConformance, Store, StoreContent
+from refold.sink import Cut, SnapshotSink, keep_snapshots, open_sink, parse_cut
+from refold.testing.sinks import SinkConformance, Store
 from refold_tests.tree import ROOT
 
 EXAMPLES = ROOT / "docs" / "examples"
 
 
-class SqliteStore(Store):
-    name = "sqlite_sink:open_sink"
+SHOWN = re.compile(r"^```python\n(import contextlib\n.*?)^```$", re.MULTILINE | re.DOTALL)
+"""The page's test: the block of Python that begins so."""
 
-    def __init__(self, folder: Path) -> None:
-        self.url = str(folder / "held.db")
 
-    def open(self) -> Sink:
-        found = open_sink(self.name, self.url)
-        assert isinstance(found, Sink)
-        return found
+def _shown_store() -> Callable[[Path], Store]:
+    (code,) = SHOWN.findall((ROOT / "docs" / "SINKS.md").read_text(encoding="utf-8"))
+    defined: dict[str, Any] = {"__name__": __name__}
+    exec(compile(code, "docs/SINKS.md", "exec"), defined)
+    assert issubclass(defined["TestSqliteSink"], SinkConformance)
+    store: Callable[[Path], Store] = defined["SqliteStore"]
+    return store
 
-    def content(self) -> StoreContent:
-        with contextlib.closing(sqlite3.connect(self.url)) as database:
-            (cut,) = database.execute("SELECT cut FROM position").fetchone()
-            states = {
-                entity: (version, state_hash, json.loads(fields), json.loads(links))
-                for entity, version, state_hash, fields, links in database.execute(
-                    "SELECT entity, version, state_hash, fields, links FROM state"
-                )
-            }
-            history = [
-                (*row[:4], *(each and json.loads(each) for each in row[4:7]), row[7])
-                for row in database.execute("SELECT * FROM history")
-            ]
-        return StoreContent(parse_cut(cut), states, history)
 
-    @contextlib.contextmanager
-    def refusing(self) -> Iterator[None]:
-        with contextlib.closing(sqlite3.connect(self.url, isolation_level=None)) as other:
-            other.execute("BEGIN IMMEDIATE")
-            yield
-            other.execute("ROLLBACK")
+SqliteStore = _shown_store()
 
 
 class TestOwnSink(SinkConformance):
