@@ -100,8 +100,8 @@ class StepDifference(NamedTuple):
 
     Attributes:
         a, b: The values.
-        a_call, b_call: The number of each side's call.
-        a_attempt, b_attempt: The number of each side's attempt.
+        a_call, b_call: The number of each side's call; None if the difference is in no call.
+        a_attempt, b_attempt: The number of each side's attempt; None if the difference is in no attempt.
         within: For nested runs, where these differ.
     """
 

@@ -30,7 +30,7 @@ class Effect:
     Attributes:
         status: One of FATES.
         run: The run that carried it out, or has the claim.
-        runs: All runs that did.
+        runs: All runs that carried it out, or else the one that has the claim.
         inputs, result, error, retries: The values as stored in the log (Ledger.arguments and result decrypt them). An
             effect that is done has no error.
         until: When the lease of the open claim ends.

@@ -40,8 +40,8 @@ class Approval(NamedTuple):
     Attributes:
         decision: "requested", "approved" or "rejected".
         by: Who decided.
-        at: When it was decided, in microseconds since 1970.
-        asked_at: When it was asked, in microseconds since 1970.
+        at: When it came to this state, in microseconds since 1970; 0 if that is not recorded.
+        asked_at: When it was asked, in microseconds since 1970; 0 if that is not recorded.
         expires_at: Until when it can be answered, in microseconds since 1970; 0 if that is not recorded.
     """
 

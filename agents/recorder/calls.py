@@ -61,7 +61,7 @@ class CallRecorder:
 
     def __init__(
         self, run: Stepping, answers: Answers, backend: RunBackend, chance: Nondeterminism, redact: Redact,
-        await_written: Callable[[], None], ended: Callable[[PendingCall], None], *, is_live: bool,
+        await_written: Callable[[], None], ended: Callable[[PendingCall], None], *, asks_answers: bool,
     ) -> None:  # fmt: skip
         """Create it.
 
@@ -69,7 +69,7 @@ class CallRecorder:
             backend: The log, or a replay's replacement.
             await_written: Returns when all records are written; they are durable with the next flush.
             ended: Called for each ended call of open steps.
-            is_live: Whether `answers` need not be asked: there is no recording that could answer, and no guard.
+            asks_answers: Whether `answers` is asked about a call: a recording may answer it, or a guard refuse it.
         """
         self._run = run
         self._answers = answers
@@ -78,7 +78,7 @@ class CallRecorder:
         self._redact = as_of_run(redact)
         self._await_written = await_written
         self._ended = ended
-        self._is_live = is_live
+        self._asks_answers = asks_answers
         self._lock = threading.Lock()
         self._beside_loop = OffLoop()
 
@@ -288,7 +288,7 @@ class CallRecorder:
 
     def _take_recorded_answer(self, step: OpenStep, call: PendingCall, is_inside: bool) -> bool:
         """Use the recorded answer, if there is one. Return whether there is."""
-        if self._is_live or (is_inside and call.effect != "write"):
+        if not self._asks_answers or (is_inside and call.effect != "write"):
             return False
         request = call.asked(self._redact)
         found = self._answers.call(CallSite(step.number, step.name, step.attempt.number, call.branch), request)
@@ -431,7 +431,7 @@ class CallRecorder:
         with self._begin_opened_call("run", name, request) as (step, call, block, _):
             asked = call.asked(self._redact)
             place = CallSite(step.number, step.name, step.attempt.number)
-            found = None if self._is_live else self._answers.call(place, asked)
+            found = self._answers.call(place, asked) if self._asks_answers else None
             nth = sum(1 for each in [*step.made] if (each.kind, each.branch) == ("run", call.branch)) - 1
             failed = sum(1 for each in step.earlier if each.ended_at) + len(step.attempts) - 1
             self._await_written()

@@ -115,7 +115,7 @@ class Run(RunSteps):
         self._dice = random.Random(head.seed) if head.seed is not None else chance.random
         self._calling = CallRecorder(
             self, answers, backend, chance, redact, sink.await_written, sink.call_ended,
-            is_live=isinstance(answers, LiveAnswers),
+            asks_answers=not isinstance(answers, LiveAnswers),
         )  # fmt: skip
         self._parted = head.parted
         self._ended_steps = 0

@@ -52,7 +52,7 @@ class PendingCall:
         so_far: The pieces until now, if its answer arrives in pieces.
         place: The numbers of the step and of the attempt, if the call is to be durable before its step ends.
         branch: The name of its branch.
-        shown: The call as it is recorded.
+        recorded: The call as it is recorded; None until that is needed.
     """
 
     kind: Kind
@@ -71,7 +71,7 @@ class PendingCall:
     order: Order = ()
     so_far: Callable[[], Plain] | None = None
     place: tuple[int, int] | None = None
-    shown: Call | None = None
+    recorded: Call | None = None
     ignored: tuple[str, ...] = ()
     found_by: bytes = NULL
     branch: str = ""
@@ -200,9 +200,9 @@ class StepAssembler:
 
     def call(self, call: PendingCall) -> Call:
         """Return a call that has ended, as it is recorded."""
-        if call.shown is None:
-            call.shown = self._call(call)
-        return call.shown
+        if call.recorded is None:
+            call.recorded = self._call(call)
+        return call.recorded
 
     def _call(self, call: PendingCall) -> Call:
         failures = [_parts(each.failure) for each in call.retries]

@@ -51,7 +51,7 @@ class LongRun:
         cut: The point.
 
     Raises:
-        As `load`.
+        UnknownEntity, Expired, PartMissing, CorruptionError: As `load` raises them.
     """
 
     def __init__(self, log: Log, vault: ValueCipher, run: str, cut: Cut) -> None:

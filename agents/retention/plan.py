@@ -126,7 +126,7 @@ class PlannedRun:
 
     Attributes:
         ended_at: When it ended, in microseconds since 1970; None if it has not ended, or that is not known.
-        due_at: When it expires, in microseconds since 1970; None if it never expires.
+        due_at: When it expires, in microseconds since 1970; None if it has not ended, or its class is kept for ever.
         kept: The reasons to keep it; empty if it expires.
         has_key: Whether its content is sealed and a key exists.
         contents, bytes: The number and the size of the contents that only this run has in the store.

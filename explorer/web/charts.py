@@ -29,7 +29,7 @@ class HistoryLane(NamedTuple):
 
     Attributes:
         line: An SVG path of its values if all of them are numbers, else empty.
-        low, high: The smallest and the largest value.
+        low, high: The smallest and the largest value; None if there is no line.
     """
 
     field: str

@@ -34,7 +34,7 @@ class Counts:
     reopened: int = 0
     changes: int = 0
     deadletters: int = 0
-    steps: int = 0
+    batches: int = 0
     redefinitions: int = 0
 
 
@@ -90,7 +90,7 @@ class PartitionFold:
         return "" if self.refused is None else str(self.refused)
 
     @property
-    def is_waiting(self) -> bool:
+    def has_undecided(self) -> bool:
         """Whether fetched records are undecided; then no more are fetched."""
         return bool(self._waiting)
 
@@ -317,7 +317,7 @@ class PartitionFold:
         self.is_caught_up, self._was_at_end = self._was_at_end, self._is_at_end
         self._committed_at_s = self._now_s()
         self._uncommitted_from_s = self._committed_at_s if self.lag else None
-        self.counts.steps += 1
+        self.counts.batches += 1
         self.counts.observations += overlay.distinct
         self.counts.entities += overlay.entities
         self.counts.late += overlay.late

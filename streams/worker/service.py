@@ -309,7 +309,7 @@ class FoldService:
             if partition.refused is not None:
                 partition.registry_retry_at_s = self._now_s() + self._config.retry_s
         self._waits.note(partition.number, partition.waits_for or partition.damage)
-        self._fetcher.set_paused(partition.number, is_paused=partition.is_waiting)
+        self._fetcher.set_paused(partition.number, is_paused=partition.has_undecided)
         if not had and self._has_decided():
             self._batch_from = self._now_s()
 

@@ -95,7 +95,7 @@ STANDBY_GAUGES = {
     "table_bytes": ("refold_standby_table_bytes", "Size of the standby's table on disk."),
 }
 COUNTERS = {
-    "steps": ("refold_batches_total", "Committed batches that moved the partition."),
+    "batches": ("refold_batches_total", "Committed batches that moved the partition."),
     "observations": ("refold_observations_total", "Distinct observations folded."),
     "records": ("refold_records_total", "Records folded."),
     "kernel_records": ("refold_kernel_records_total", "Records that the native kernel folded."),

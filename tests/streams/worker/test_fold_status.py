@@ -34,7 +34,7 @@ pytestmark = pytest.mark.timeout(300)
 
 METRICS = {
     "lag": "refold_lag_records",
-    "steps": "refold_batches_total",
+    "batches": "refold_batches_total",
     "observations": "refold_observations_total",
     "late": "refold_late_observations_total",
     "reopened": "refold_reopened_entities_total",

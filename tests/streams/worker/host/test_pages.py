@@ -28,7 +28,7 @@ from refold.streams.worker.host.pages import Pages
 from refold.testing.kafka.settings import certificates
 
 STATUS: dict[int, dict[str, Any]] = {
-    0: {"state": "folding", "lag": 7, "caught_up": False, "steps": 3, "observations": 12, "waits_for": "it"},
+    0: {"state": "folding", "lag": 7, "caught_up": False, "batches": 3, "observations": 12, "waits_for": "it"},
     1: {"state": "starting"},
     2: {"state": "standby", "offset": 40, "lag": 2, "caught_up": True},
 }
