@@ -257,7 +257,7 @@ class CapturedSession:
             "model", exchange.name, encoded(exchange.request, "a request"),
             answer=encoded(exchange.answer, "an answer"),
             failure=None if failed is None else Failure(exception=failed.name, message=failed.message),
-            started_at=exchange.at, duration_ms=exchange.duration_ms, is_open=False, place=(self._number, 1),
+            started_at=exchange.at, duration_ms=exchange.duration_ms, is_open=False, step_and_attempt=(self._number, 1),
             order=(1,),
         )  # fmt: skip
 

@@ -75,7 +75,7 @@ class DepartureReply(msgspec.Struct, frozen=True, kw_only=True):
     message: str
     denied: Escape | None = None
     is_not_allowed: bool = False
-    place: CallSite | None = None
+    site: CallSite | None = None
     asked: RecordedRequest | None = None
     nearest: RecordedCallPosition | None = None
     elsewhere: tuple[RecordedCallPosition, ...] = ()
@@ -90,11 +90,11 @@ class DepartureReply(msgspec.Struct, frozen=True, kw_only=True):
             more = {"denied": Escape(departure.what, departure.site)}
         elif isinstance(departure, Unrecorded):
             more = {
-                "place": departure.place, "asked": departure.asked, "nearest": departure.nearest,
+                "site": departure.site, "asked": departure.asked, "nearest": departure.nearest,
                 "elsewhere": departure.elsewhere,
             }  # fmt: skip
         elif isinstance(departure, NotAllowed):
-            more = {"place": departure.place, "asked": departure.asked, "is_not_allowed": True}
+            more = {"site": departure.site, "asked": departure.asked, "is_not_allowed": True}
         fields = {"message": str(departure), "so_far": departure.so_far, "left_in": departure.left_in, **more}
         return cls(**fields)  # type: ignore[arg-type]
 
@@ -102,10 +102,10 @@ class DepartureReply(msgspec.Struct, frozen=True, kw_only=True):
         """Return the departure that was described."""
         if self.denied is not None:
             found: Departure = NetworkDenied(self.denied.what, self.denied.site)
-        elif self.is_not_allowed and self.place is not None and self.asked is not None:
-            found = NotAllowed(self.place, self.asked, is_confined=True)
-        elif self.place is not None and self.asked is not None:
-            found = Unrecorded(run, self.place, self.asked, self.nearest, self.elsewhere)
+        elif self.is_not_allowed and self.site is not None and self.asked is not None:
+            found = NotAllowed(self.site, self.asked, is_confined=True)
+        elif self.site is not None and self.asked is not None:
+            found = Unrecorded(run, self.site, self.asked, self.nearest, self.elsewhere)
         else:
             found = Departure(self.message)
         found.so_far, found.left_in = self.so_far, self.left_in

@@ -192,21 +192,21 @@ class GuardedAnswers:
         """As Answers."""
         return self._answers.step(number, name)
 
-    def call(self, place: CallSite, request: RecordedRequest) -> Call | None:
+    def call(self, site: CallSite, request: RecordedRequest) -> Call | None:
         """Return the recorded answer or a denial; None means that the call must be made."""
-        found = self._answers.call(place, request)
+        found = self._answers.call(site, request)
         if found is not None:
             return found
-        step = f"{self._run}#{place.step}"
+        step = f"{self._run}#{site.step}"
         decision = self._guard.decide(request, step)
         if decision is None:
             return None
         now, title = self._now_micros(), title_of(request)
         if decision.action == "ask":
-            question = question_id(self._run, place.step, request, self._nth(place, request))
+            question = question_id(self._run, site.step, request, self._nth(site, request))
             approval = self._decisions.approval(question)
             if approval is None:
-                self._decisions.ask(decision, request, question, place.step, now)
+                self._decisions.ask(decision, request, question, site.step, now)
             if approval is None or (approval.decision == "requested" and not _is_late(approval, decision, now)):
                 needed = ApprovalNeeded(decision.policy, decision.rule, title, question, decision.why)
                 return _denied_call(needed, request, now)
@@ -216,12 +216,12 @@ class GuardedAnswers:
                     return None
             else:
                 decision = _refusal(decision, approval)
-        self._decisions.deny(decision, request, place.step, now)
+        self._decisions.deny(decision, request, site.step, now)
         return _denied_call(PolicyDenied(decision.policy, decision.rule, title, decision.why), request, now)
 
-    def _nth(self, place: CallSite, request: RecordedRequest) -> int:
+    def _nth(self, site: CallSite, request: RecordedRequest) -> int:
         """Return how often this attempt at the step has reached this call; each time needs its own approval."""
-        attempt = place.step, place.attempt
+        attempt = site.step, site.attempt
         with self._lock:
             if self._attempt != attempt:
                 self._attempt, self._asked = attempt, Counter()
@@ -236,17 +236,17 @@ class GuardedAnswers:
         """As Answers."""
         return self._answers.arguments(number, kind, name)
 
-    def keys(self, place: CallSite) -> Collection[str]:
+    def keys(self, site: CallSite) -> Collection[str]:
         """As Answers."""
-        return self._answers.keys(place)
+        return self._answers.keys(site)
 
     def depart(self, departure: Departure) -> None:
         """As Answers."""
         self._answers.depart(departure)
 
-    def within(self, place: CallSite, head: Recording, found: Call | None) -> ChildAnswers:
+    def within(self, site: CallSite, head: Recording, found: Call | None) -> ChildAnswers:
         """As Answers. The creator of the nested run puts it under the same guard."""
-        return self._answers.within(place, head, found)
+        return self._answers.within(site, head, found)
 
 
 def _is_late(approval: Approval, decision: PolicyDecision, at: int) -> bool:
@@ -286,9 +286,9 @@ class GuardedSink(ForwardingSink):
 
     def call_ended(self, call: PendingCall) -> None:
         """As RunSink."""
-        place = call.place
-        if place is not None:
-            self._report(call, place[0])
+        numbers = call.step_and_attempt
+        if numbers is not None:
+            self._report(call, numbers[0])
             self._reported.add(id(call))
         super().call_ended(call)
 

@@ -77,7 +77,7 @@ class Answers(Protocol):
     def step(self, number: int, name: str) -> Step | None:
         """Return the committed step that is not run again; None: run it. For steps that are functions."""
 
-    def call(self, place: CallSite, request: RecordedRequest) -> Call | None:
+    def call(self, site: CallSite, request: RecordedRequest) -> Call | None:
         """Return the recorded answer to this request; None means that the call must really be made.
 
         Equal requests in one step are answered with what the same branch got, in order.
@@ -95,17 +95,17 @@ class Answers(Protocol):
     def arguments(self, number: int, kind: Kind, name: str) -> Mapping[str, Plain]:
         """Return keyword arguments that replace the code's own in calls of that step: a fork's model or prompt."""
 
-    def keys(self, place: CallSite) -> Collection[str]:
+    def keys(self, site: CallSite) -> Collection[str]:
         """Return the keys of the effects of that attempt's recorded calls; other calls of it do not get these keys."""
 
     def depart(self, departure: Departure) -> None:
         """End the run with this departure, unless it departed before."""
 
-    def within(self, place: CallSite, head: Recording, found: Call | None) -> ChildAnswers:
+    def within(self, site: CallSite, head: Recording, found: Call | None) -> ChildAnswers:
         """Return the source of a nested run's answers.
 
         Args:
-            place: Where it begins.
+            site: Where it begins.
             head: Its head, with the id that it gets if it is new.
             found: The recorded call that began it, if any.
         """
@@ -139,7 +139,7 @@ class LiveAnswers:
         """Return None: run it."""
         return None
 
-    def call(self, place: CallSite, request: RecordedRequest) -> Call | None:
+    def call(self, site: CallSite, request: RecordedRequest) -> Call | None:
         """Return None: make the call."""
         return None
 
@@ -151,14 +151,14 @@ class LiveAnswers:
         """Return no arguments: the code's own are used."""
         return NO_ARGUMENTS
 
-    def keys(self, place: CallSite) -> Collection[str]:
+    def keys(self, site: CallSite) -> Collection[str]:
         """Return no keys."""
         return ()
 
     def depart(self, departure: Departure) -> None:
         """Do nothing: there is no recording to depart from."""
 
-    def within(self, place: CallSite, head: Recording, found: Call | None) -> ChildAnswers:
+    def within(self, site: CallSite, head: Recording, found: Call | None) -> ChildAnswers:
         """Return a source that answers nothing."""
         return ChildAnswers(self)
 

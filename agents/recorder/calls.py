@@ -283,7 +283,7 @@ class CallRecorder:
                 call.order, call.branch = branch.next(), branch.name
                 attempt.made.append(call)
                 if step.committed is None and not step.is_call:
-                    call.place = (step.number, attempt.number)
+                    call.step_and_attempt = (step.number, attempt.number)
         return step, call
 
     def _take_recorded_answer(self, step: OpenStep, call: PendingCall, is_inside: bool) -> bool:
@@ -304,7 +304,7 @@ class CallRecorder:
 
     def _report_end(self, call: PendingCall) -> None:
         """Pass an ended call on, to be made durable by itself. The turn is held, so that its step cannot end before."""
-        if call.place is not None:
+        if call.step_and_attempt is not None:
             self._ended(call)
 
     @staticmethod
@@ -430,13 +430,13 @@ class CallRecorder:
             )
         with self._begin_opened_call("run", name, request) as (step, call, block, _):
             asked = call.asked(self._redact)
-            place = CallSite(step.number, step.name, step.attempt.number)
-            found = self._answers.call(place, asked) if self._asks_answers else None
+            site = CallSite(step.number, step.name, step.attempt.number)
+            found = self._answers.call(site, asked) if self._asks_answers else None
             nth = sum(1 for each in [*step.made] if (each.kind, each.branch) == ("run", call.branch)) - 1
             failed = sum(1 for each in step.earlier if each.ended_at) + len(step.attempts) - 1
             self._await_written()
         opened = self._open(call, block, step, is_recorded=found is not None)
-        return OpenRun(opened, found, place, failed, call.branch, nth, asked.hash)
+        return OpenRun(opened, found, site, failed, call.branch, nth, asked.hash)
 
     @contextmanager
     def _begin_opened_call(
@@ -457,9 +457,9 @@ class CallRecorder:
 
     def _open(self, call: PendingCall, block: CallBlock | None, step: OpenStep, *, is_recorded: bool) -> OpenCall:
         answer, fail = partial(self._end_answered, call), partial(self._end_with_failure, call)
-        place = f"{self._run.id}#{step.number}"
+        step_id = f"{self._run.id}#{step.number}"
         return OpenCall(
-            call, block, place, is_recorded=is_recorded, answer=answer, fail=fail, beside_loop=self._beside_loop
+            call, block, step_id, is_recorded=is_recorded, answer=answer, fail=fail, beside_loop=self._beside_loop
         )  # fmt: skip
 
     # Write tools

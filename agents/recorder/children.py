@@ -159,10 +159,10 @@ def begin_child(parent: Parent, calling: CallRecorder, children: Children, head:
             raise raised(opened.found.failure)  # it could not begin when it was recorded, so it cannot now
         options = options._replace(has_task=bool(head.task))
         head = replace(
-            head, run=head.run or child_id(parent.id, opened), caller=parent.id, caller_step=opened.place.step,
+            head, run=head.run or child_id(parent.id, opened), caller=parent.id, caller_step=opened.site.step,
             task=head.task or _task(parent.task, opened),
         )  # fmt: skip
-        within = parent.answers.within(opened.place, head, opened.found)
+        within = parent.answers.within(opened.site, head, opened.found)
         run = within.recording.run if within.is_whole and within.recording is not None else head.run
         call = ChildCall(run, opened, parent.answers.depart)
         if within.is_final and within.recording is not None:
@@ -179,11 +179,11 @@ def begin_child(parent: Parent, calling: CallRecorder, children: Children, head:
 
 def child_id(parent: str, opened: OpenRun) -> str:
     """Return the id of a nested run: derived from its parent, its position there, and its request."""
-    return _digest("child", [parent, opened.place.step, opened.failed, opened.branch, opened.nth, opened.hash])
+    return _digest("child", [parent, opened.site.step, opened.failed, opened.branch, opened.nth, opened.hash])
 
 
 def _task(parent: str, opened: OpenRun) -> str:
-    return _digest("task", [parent, opened.place.step, opened.branch, opened.nth])
+    return _digest("task", [parent, opened.site.step, opened.branch, opened.nth])
 
 
 def _digest(what: str, tree: Plain) -> str:

@@ -50,7 +50,7 @@ class OpenRun(NamedTuple):
 
     Attributes:
         found: The recorded call; None if the call was not recorded.
-        place: The position in its attempt.
+        site: The position in its attempt.
         failed: How many attempts of the step failed before.
         branch, nth: The name of its branch, and how many runs that branch began in the attempt before it. Code that is
             started only once in a process, such as a thread of a library, does not affect these.
@@ -59,7 +59,7 @@ class OpenRun(NamedTuple):
 
     call: OpenCall
     found: Call | None
-    place: CallSite
+    site: CallSite
     failed: int
     branch: str
     nth: int

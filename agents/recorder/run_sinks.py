@@ -291,7 +291,7 @@ class LogSink:
         number, patch, causes, at = (0, {}, (self._last,), 0) if begin is None else begin
         if answered:
             calls = {answered_key(each): self._bodies.shortened(self._assembler.call(each)) for each in answered}
-            number = next(each.place[0] for each in answered if each.place is not None)
+            number = next(each.step_and_attempt[0] for each in answered if each.step_and_attempt is not None)
             patch = {**patch, **calls_answered(self._head.run, number, calls, self._seal)}
             at = max(at, *(each.started_at + round(each.duration_ms * 1000) for each in answered))
             self._has_answered = True

@@ -50,7 +50,7 @@ class PendingCall:
         order: Its position among the calls of its attempt.
         ignored, found_by: As in RecordedRequest; found_by is JSON.
         so_far: The pieces until now, if its answer arrives in pieces.
-        place: The numbers of the step and of the attempt, if the call is to be durable before its step ends.
+        step_and_attempt: Their numbers, if the call is to be durable before its step ends.
         branch: The name of its branch.
         recorded: The call as it is recorded; None until that is needed.
     """
@@ -70,7 +70,7 @@ class PendingCall:
     is_open: bool = True
     order: Order = ()
     so_far: Callable[[], Plain] | None = None
-    place: tuple[int, int] | None = None
+    step_and_attempt: tuple[int, int] | None = None
     recorded: Call | None = None
     ignored: tuple[str, ...] = ()
     found_by: bytes = NULL

@@ -29,9 +29,9 @@ def answered_key(call: PendingCall) -> str:
     Raises:
         ValueError: The call is part of another call.
     """
-    if call.place is None:
+    if call.step_and_attempt is None:
         raise ValueError("a call that is part of another has no position in a step")
-    return f"{call.place[1]}/{'.'.join(map(str, call.order))}"
+    return f"{call.step_and_attempt[1]}/{'.'.join(map(str, call.order))}"
 
 
 def answered_calls(entity: str, answered: Mapping[str, Plain], attempt: int) -> tuple[Call, ...]:

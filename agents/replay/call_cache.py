@@ -47,7 +47,7 @@ class RecordedCallPosition(NamedTuple):
         position: Its position in its attempt, counted from 1.
     """
 
-    place: CallSite
+    site: CallSite
     position: int
     call: Call
 
@@ -99,32 +99,32 @@ class RecordedCalls:
             if step.number > after:
                 self._add(step)
 
-    def take(self, place: CallSite, request: RecordedRequest) -> Call | None:
+    def take(self, site: CallSite, request: RecordedRequest) -> Call | None:
         """Return the recorded call that answers, and mark it as served; None if there is none."""
         with self._lock:
-            return self._take(place, request)
+            return self._take(site, request)
 
-    def _take(self, place: CallSite, request: RecordedRequest) -> Call | None:
-        own = self._attempts.get((place.step, place.attempt))
+    def _take(self, site: CallSite, request: RecordedRequest) -> Call | None:
+        own = self._attempts.get((site.step, site.attempt))
         # Code that did not change requests in the recorded order; then no hash must be computed.
         if own is not None and own.first < len(own.calls):
             first = own.calls[own.first].call
-            if first.branch == place.branch and asks_same(first.asked, request):
+            if first.branch == site.branch and asks_same(first.asked, request):
                 return own.serve(own.first)
         left = [(attempt, index) for attempt, index in self._alike(request) if not attempt.served[index]]
         if self.scope == "step" or any(attempt is own for attempt, _ in left):
             left = [(attempt, index) for attempt, index in left if attempt is own]
         if not left:
             return None
-        ranks = [_rank(attempt.calls[index].call.branch, place.branch) for attempt, index in left]
+        ranks = [_rank(attempt.calls[index].call.branch, site.branch) for attempt, index in left]
         if self._is_cut_short and request.effect != "write" and min(ranks) and own is not None and own.has_branches:
             return None
         attempt, index = left[ranks.index(min(ranks))]
         return attempt.serve(index)
 
-    def keys(self, place: CallSite) -> frozenset[str]:
+    def keys(self, site: CallSite) -> frozenset[str]:
         """Return the keys of the effects in an attempt."""
-        own = self._attempts.get((place.step, place.attempt))
+        own = self._attempts.get((site.step, site.attempt))
         return frozenset(at.call.key for at in own.calls if at.call.key) if own is not None else frozenset()
 
     def all(self) -> Iterator[tuple[RecordedCallPosition, bool]]:
@@ -178,8 +178,8 @@ class RecordedCalls:
 
     def _add(self, step: Step) -> None:
         for attempt in step.attempts:
-            place = CallSite(step.number, step.name, attempt.number)
-            calls = tuple(RecordedCallPosition(place, position, call) for position, call in enumerate(attempt.calls, 1))
+            site = CallSite(step.number, step.name, attempt.number)
+            calls = tuple(RecordedCallPosition(site, position, call) for position, call in enumerate(attempt.calls, 1))
             self._attempts[step.number, attempt.number] = _Attempt(calls, [False] * len(calls))
 
 

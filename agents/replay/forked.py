@@ -59,7 +59,7 @@ ForkPolicy: TypeAlias = Literal["live", "recorded", "asked"]
 POLICIES: tuple[ForkPolicy, ...] = ("live", "recorded", "asked")
 
 Asker: TypeAlias = Callable[[CallSite, RecordedRequest, Unrecorded], Call | None]
-"""Asks the user. It gets the place, the request, and how the request differs from the recorded one. It returns the
+"""Asks the user. It gets the call site, the request, and how the request differs from the recorded one. It returns the
 answer, or None: make the call."""
 
 
@@ -73,14 +73,14 @@ class NotAllowed(Departure):
         tool: The name by which the write is allowed.
     """
 
-    def __init__(self, place: CallSite, request: RecordedRequest, *, is_confined: bool = False) -> None:
-        self.place = place
+    def __init__(self, site: CallSite, request: RecordedRequest, *, is_confined: bool = False) -> None:
+        self.site = site
         self.asked = request
         self.tool = allowed_as(request)
-        answered = f"say what it is answered with (--result {place.step}/{request.name}=JSON)"
+        answered = f"say what it is answered with (--result {site.step}/{request.name}=JSON)"
         allowed = f'allow it by name (--allow {self.tool}, or allow=["{self.tool}"]), or {answered}'
         super().__init__(
-            f"{where(place)} of this fork came to {request_line(request)}, which writes and has no recorded result: "
+            f"{where(site)} of this fork came to {request_line(request)}, which writes and has no recorded result: "
             f"{f'{answered}; a confined fork writes nothing' if is_confined else allowed}"
         )
 
@@ -142,7 +142,7 @@ class ForkAnswers:
         """The first request or operation that was refused."""
         return self._departure or self._committed.departure
 
-    def keys(self, place: CallSite) -> Collection[str]:
+    def keys(self, site: CallSite) -> Collection[str]:
         """Return no keys: a fork's effects have keys of their own."""
         return ()
 
@@ -166,30 +166,30 @@ class ForkAnswers:
             return self._patch.arguments_of(kind, name)
         return self._committed.arguments(number, kind, name)
 
-    def call(self, place: CallSite, request: RecordedRequest) -> Call | None:
+    def call(self, site: CallSite, request: RecordedRequest) -> Call | None:
         """As the steps above say."""
         self._require()
-        if place.step <= self._at:
-            return self._committed.call(place, request)
+        if site.step <= self._at:
+            return self._committed.call(site, request)
         if request.kind == "run":
-            return self._recorded.take(place, request)
-        result = self._results.take(place, request)
+            return self._recorded.take(site, request)
+        result = self._results.take(site, request)
         if result is not None:
             return Call(asked=request, answer=result.answer, failure=result.failure, source="recorded")
         if writes(request):
-            return self._write_answer(place, request)
+            return self._write_answer(site, request)
         if self._policy == "live" or request.kind in OF_THE_CODE:
             return None
-        return self._recorded.take(place, request) or self._without(place, request)
+        return self._recorded.take(site, request) or self._without(site, request)
 
-    def within(self, place: CallSite, head: Recording, found: Call | None) -> ChildAnswers:
+    def within(self, site: CallSite, head: Recording, found: Call | None) -> ChildAnswers:
         """Return the answers of a nested run.
 
         One from before the fork is answered by its recording. One after it follows this policy; its recording also
         answers if the parent's steps after the fork began it with the same input.
         """
         self._require()
-        if place.step <= self._at:
+        if site.step <= self._at:
             return self._committed.within(head, found)
         child = head if found is None else self._parent.children.get(child_of(found), head)
         answers = ForkAnswers(
@@ -198,29 +198,29 @@ class ForkAnswers:
         )  # fmt: skip
         return ChildAnswers(answers, child)
 
-    def _write_answer(self, place: CallSite, request: RecordedRequest) -> Call | None:
+    def _write_answer(self, site: CallSite, request: RecordedRequest) -> Call | None:
         is_allowed = allowed_as(request) in self._allow
         if is_allowed and self._policy == "live":
             return None
-        found = self._recorded.take(place, request)
+        found = self._recorded.take(site, request)
         if request.kind == "tool" and request.name in self._stand_ins and (found is None or found.failure is not None):
             return Call(asked=request, answer=self._stand_ins[request.name], source="recorded")
         if found is not None or is_allowed:
             return found
-        if self._policy == "asked" and (answer := self._ask_for_answer(place, request)) is not None:
+        if self._policy == "asked" and (answer := self._ask_for_answer(site, request)) is not None:
             return answer
-        return self._depart(NotAllowed(place, request, is_confined=self._is_confined))
+        return self._depart(NotAllowed(site, request, is_confined=self._is_confined))
 
-    def _without(self, place: CallSite, request: RecordedRequest) -> Call | None:
+    def _without(self, site: CallSite, request: RecordedRequest) -> Call | None:
         if request.kind in OF_THE_PROCESS:
             return None
         if self._policy == "asked":
-            return self._ask_for_answer(place, request)
-        return self._depart(unrecorded(self._recorded, place, request))
+            return self._ask_for_answer(site, request)
+        return self._depart(unrecorded(self._recorded, site, request))
 
-    def _ask_for_answer(self, place: CallSite, request: RecordedRequest) -> Call | None:
+    def _ask_for_answer(self, site: CallSite, request: RecordedRequest) -> Call | None:
         assert self._ask is not None
-        return self._ask(place, request, unrecorded(self._recorded, place, request))
+        return self._ask(site, request, unrecorded(self._recorded, site, request))
 
     def _require(self) -> None:
         if self.departure is not None:
@@ -264,13 +264,13 @@ class Continued(Resumer):
         self._proved = None if proof is None else RecordedCalls(proof, "run", after=at)
         self._has_written = False
 
-    def call(self, place: CallSite, request: RecordedRequest) -> Call | None:
+    def call(self, site: CallSite, request: RecordedRequest) -> Call | None:
         """As the steps above say."""
-        found = super().call(place, request)
-        if found is not None or place.step <= self._at or request.kind in OF_THE_CODE:
+        found = super().call(site, request)
+        if found is not None or site.step <= self._at or request.kind in OF_THE_CODE:
             return found
         if request.kind == "run" or writes(request):
             self._has_written = True
         if self._has_written or self._proved is None:
             return None
-        return self._proved.take(place, request)
+        return self._proved.take(site, request)

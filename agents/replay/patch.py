@@ -96,17 +96,17 @@ class Results:
                     f"{at + 1}/search#2 for the second call of that name); given {key!r}"
                 )
 
-    def take(self, place: CallSite, request: RecordedRequest) -> Override | None:
+    def take(self, site: CallSite, request: RecordedRequest) -> Override | None:
         """Return the result of this call, in any attempt of its step; None if the patch has none for it."""
-        count = self._count(place, request.name)
-        keys = [f"{place.step}/{request.name}#{count}"]
+        count = self._count(site, request.name)
+        keys = [f"{site.step}/{request.name}#{count}"]
         if count == 1:
-            keys.append(f"{place.step}/{request.name}")
+            keys.append(f"{site.step}/{request.name}")
         return next((self._left[key] for key in keys if key in self._left), None)
 
-    def _count(self, place: CallSite, name: str) -> int:
+    def _count(self, site: CallSite, name: str) -> int:
         """Return its number among the step's calls of that name: as its branch made it in the parent, else in order."""
-        step, attempt, branch = place.step, place.attempt, place.branch
+        step, attempt, branch = site.step, site.attempt, site.branch
         self._counts.update([(step, attempt, name, None), (step, attempt, name, branch)])
         recorded = [each for called, each in self._branches.get(step, ()) if called == name]
         own = [number for number, each in enumerate(recorded, 1) if each == branch]

@@ -121,16 +121,16 @@ class Replayer:
             return self._parents.arguments(number, kind, name)
         return self._patch.arguments_of(kind, name)
 
-    def call(self, place: CallSite, request: RecordedRequest) -> Call | None:
+    def call(self, site: CallSite, request: RecordedRequest) -> Call | None:
         """Return the recorded call; None for kinds that the code computes itself.
 
         Raises:
             Unrecorded: There is none.
         """
         self._require()
-        found = self._recorded.take(place, request) or self._replacement_call(request)
+        found = self._recorded.take(site, request) or self._replacement_call(request)
         if found is None and request.kind not in OF_THE_CODE:
-            self.depart(unrecorded(self._recorded, place, request))
+            self.depart(unrecorded(self._recorded, site, request))
             self._require()
         return found
 
@@ -141,7 +141,7 @@ class Replayer:
             return self._recorded.made_up(request, self._made_up - 1)
         return None
 
-    def keys(self, place: CallSite) -> Collection[str]:
+    def keys(self, site: CallSite) -> Collection[str]:
         """Return no keys: nothing is sent."""
         return ()
 
@@ -149,10 +149,10 @@ class Replayer:
         """End the run with this departure, unless it departed before."""
         self.departure = self.departure or departure
 
-    def within(self, place: CallSite, head: Recording, found: Call | None) -> ChildAnswers:
+    def within(self, site: CallSite, head: Recording, found: Call | None) -> ChildAnswers:
         """Return the answers of a nested run, replayed; a fork's patch applies to it, too."""
         child = child_in(self._recording, head, found)
-        patch = NO_PATCH if self._parents.has(place.step) else self._patch.arguments_alone
+        patch = NO_PATCH if self._parents.has(site.step) else self._patch.arguments_alone
         return ChildAnswers(self._child_replayer(child, patch), child, is_whole=True)
 
     def _child_replayer(self, child: Recording, patch: Patch) -> Replayer:
@@ -165,7 +165,7 @@ class Replayer:
 
     def unused(self) -> tuple[RecordedCallPosition, ...]:
         """Return the recorded calls that were not requested, although their step was run."""
-        return tuple(at for at in self._recorded.unused() if (at.place.step, at.place.attempt) not in self._taken)
+        return tuple(at for at in self._recorded.unused() if (at.site.step, at.site.attempt) not in self._taken)
 
 
 class CommittedSteps:
@@ -210,16 +210,16 @@ class CommittedSteps:
         patch = next((each.patch for each in reversed(self._recording.parted) if each.at < number), None)
         return read_patch(patch).arguments_of(kind, name)
 
-    def call(self, place: CallSite, request: RecordedRequest) -> Call | None:
+    def call(self, site: CallSite, request: RecordedRequest) -> Call | None:
         """Return the recorded call; None for kinds that the code computes itself.
 
         Raises:
             Unrecorded: There is none.
         """
         self.require()
-        found = self._recorded.take(place, request)
+        found = self._recorded.take(site, request)
         if found is None and request.kind not in OF_THE_CODE:
-            self._depart(unrecorded(self._recorded, place, request))
+            self._depart(unrecorded(self._recorded, site, request))
         return found
 
     def require(self) -> None:
@@ -266,7 +266,7 @@ class EndedRunAnswers:
         self._require_recorded(number)
         return self._committed.begun(number)
 
-    def keys(self, place: CallSite) -> Collection[str]:
+    def keys(self, site: CallSite) -> Collection[str]:
         """Return no keys: nothing is sent."""
         return ()
 
@@ -274,19 +274,19 @@ class EndedRunAnswers:
         """Return no arguments: the code's own are used."""
         return NO_ARGUMENTS
 
-    def call(self, place: CallSite, request: RecordedRequest) -> Call | None:
+    def call(self, site: CallSite, request: RecordedRequest) -> Call | None:
         """Return the recorded call; None for kinds that the code computes itself.
 
         Raises:
             Unrecorded: There is none.
         """
-        return self._committed.call(place, request)
+        return self._committed.call(site, request)
 
     def depart(self, departure: Departure) -> None:
         """End the run with this departure, unless it departed before."""
         self._committed.departure = self._committed.departure or departure
 
-    def within(self, place: CallSite, head: Recording, found: Call | None) -> ChildAnswers:
+    def within(self, site: CallSite, head: Recording, found: Call | None) -> ChildAnswers:
         """Return the answers of a nested run, which ended too."""
         return self._committed.within(head, found)
 
@@ -338,30 +338,30 @@ class Resumer:
             return self._patch.arguments_of(kind, name)
         return self._committed.arguments(number, kind, name)
 
-    def call(self, place: CallSite, request: RecordedRequest) -> Call | None:
+    def call(self, site: CallSite, request: RecordedRequest) -> Call | None:
         """Return the recorded call in a committed step, and in the attempt after one that was cut short; else None."""
         self._committed.require()
-        if self._committed.has(place.step):
-            return self._committed.call(place, request)
-        cut_short = None if request.kind == "run" else self._cut_short_before(place)
+        if self._committed.has(site.step):
+            return self._committed.call(site, request)
+        cut_short = None if request.kind == "run" else self._cut_short_before(site)
         return None if cut_short is None else self._answered.take(cut_short, request)
 
-    def keys(self, place: CallSite) -> Collection[str]:
+    def keys(self, site: CallSite) -> Collection[str]:
         """Return the keys of writes that ended in an attempt that was cut short: an equal write that did not end is
         another effect."""
-        cut_short = self._cut_short_before(place)
+        cut_short = self._cut_short_before(site)
         return () if cut_short is None else self._answered.keys(cut_short)
 
-    def _cut_short_before(self, place: CallSite) -> CallSite | None:
+    def _cut_short_before(self, site: CallSite) -> CallSite | None:
         """Return the attempt that was cut short, if this is the one after it."""
-        cut_short = self._cut_short.get(place.step)
-        return place._replace(attempt=cut_short) if cut_short is not None and place.attempt == cut_short + 1 else None
+        cut_short = self._cut_short.get(site.step)
+        return site._replace(attempt=cut_short) if cut_short is not None and site.attempt == cut_short + 1 else None
 
     def depart(self, departure: Departure) -> None:
         """End the run with this departure, unless it departed before."""
         self._committed.departure = self._committed.departure or departure
 
-    def within(self, place: CallSite, head: Recording, found: Call | None) -> ChildAnswers:
+    def within(self, site: CallSite, head: Recording, found: Call | None) -> ChildAnswers:
         """Return the answers of a nested run by its record: if it ended, it is not repeated; if it was cut short, it
         continues."""
         self._committed.require()

@@ -26,7 +26,7 @@ class Unrecorded(Departure):
     """A request that the recording does not hold.
 
     Attributes:
-        place: The step and the attempt.
+        site: The step and the attempt.
         asked: The request.
         nearest: The nearest recorded call; None if no call of this kind was recorded.
         differences: The differences, with the new request on the left and the recorded one on the right.
@@ -37,13 +37,13 @@ class Unrecorded(Departure):
     def __init__(
         self,
         run: str,
-        place: CallSite,
+        site: CallSite,
         request: RecordedRequest,
         nearest: RecordedCallPosition | None,
         elsewhere: tuple[RecordedCallPosition, ...],
     ) -> None:
         self.run = run
-        self.place = place
+        self.site = site
         self.asked = request
         self.nearest = nearest
         self.elsewhere = elsewhere
@@ -53,16 +53,16 @@ class Unrecorded(Departure):
         self.what = "\n".join(self._lines())
         super().__init__(
             f"{self.what}\nA replay answers from the recording alone. Where the code is meant to do otherwise, fork "
-            f"the run before this step (--at {self.place.step - 1}) and let what follows be live"
+            f"the run before this step (--at {self.site.step - 1}) and let what follows be live"
         )
 
     def _lines(self) -> Iterator[str]:
-        yield f"{where(self.place)} asked for what the recording of run {self.run} does not hold"
+        yield f"{where(self.site)} asked for what the recording of run {self.run} does not hold"
         yield f"  asked     {request_line(self.asked)}"
         for at in self.elsewhere[:LINES_MAX]:
-            yield f"  recorded  the same in {where(at.place)}{', served already' if at.place == self.place else ''}"
+            yield f"  recorded  the same in {where(at.site)}{', served already' if at.site == self.site else ''}"
         if self.nearest is not None and not self.elsewhere:
-            yield f"  nearest   {request_line(self.nearest.call.asked)}, in {where(self.nearest.place)}"
+            yield f"  nearest   {request_line(self.nearest.call.asked)}, in {where(self.nearest.site)}"
             for one in (self.asked, self.nearest.call.asked):
                 if not one.is_whole:
                     yield f"  compared  {one.matching}"
@@ -83,10 +83,10 @@ class OutsideOfRun(Departure):
         )
 
 
-def unrecorded(recorded: RecordedCalls, place: CallSite, request: RecordedRequest) -> Unrecorded:
+def unrecorded(recorded: RecordedCalls, site: CallSite, request: RecordedRequest) -> Unrecorded:
     """Return the error for a request that `recorded` did not answer."""
     return Unrecorded(
-        recorded.run, place, request, _nearest(list(recorded.all()), place, request), recorded.same(request)
+        recorded.run, site, request, _nearest(list(recorded.all()), site, request), recorded.same(request)
     )
 
 
@@ -100,15 +100,15 @@ def request_line(request: RecordedRequest) -> str:
     return " ".join(part for part in (request.kind, request.name, "" if content is None else shown(content)) if part)
 
 
-def where(place: CallSite) -> str:
-    """Return a place for people: `step 3 (plan)`, with the attempt if it is not the first."""
-    name = f" ({place.name})" if place.name else ""
-    attempt = f", attempt {place.attempt}" if place.attempt > 1 else ""
-    return f"step {place.step}{name}{attempt}"
+def where(site: CallSite) -> str:
+    """Return a call site for people: `step 3 (plan)`, with the attempt if it is not the first."""
+    name = f" ({site.name})" if site.name else ""
+    attempt = f", attempt {site.attempt}" if site.attempt > 1 else ""
+    return f"step {site.step}{name}{attempt}"
 
 
 def _nearest(
-    calls: list[tuple[RecordedCallPosition, bool]], place: CallSite, request: RecordedRequest
+    calls: list[tuple[RecordedCallPosition, bool]], site: CallSite, request: RecordedRequest
 ) -> RecordedCallPosition | None:
     alike = [each for each in calls if each[0].call.asked.kind == request.kind]
     alike = [each for each in alike if each[0].call.asked.name == request.name] or alike
@@ -122,7 +122,7 @@ def _nearest(
         common = sum(1 for path, value in leaves.items() if other.get(path, _NONE) == value)
         name = SequenceMatcher(None, at.call.asked.name, request.name).ratio()
         share = common / max(1, len(leaves), len(other))
-        return name, at.place.step == place.step, not served, share, -abs(at.place.step - place.step)
+        return name, at.site.step == site.step, not served, share, -abs(at.site.step - site.step)
 
     best = sorted(alike, key=rank, reverse=True)[:_LIKE_MAX]
     top = rank(best[0])

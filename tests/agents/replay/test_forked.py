@@ -88,9 +88,9 @@ def test_recorded_policy_serves_only_recorded_answers(parent: Recording) -> None
 def test_ask_policy_prompts_for_unrecorded_answers(parent: Recording) -> None:
     met: list[str] = []
 
-    def ask(place: CallSite, asked: RecordedRequest, why: Unrecorded) -> Call | None:
+    def ask(site: CallSite, asked: RecordedRequest, why: Unrecorded) -> Call | None:
         met.append(asked.name)
-        assert why.place == place
+        assert why.site == site
         return Call(asked=asked, answer="told", source="recorded") if asked.request["kwargs"] else None
 
     fork = ForkAnswers(parent, 1, Patch(), "asked", ask=ask)

@@ -267,8 +267,8 @@ def test_write_tool_does_not_run_in_a_fork_unless_allowed(log: AgentLog) -> None
 def test_fork_may_prompt(log: AgentLog) -> None:
     asked: list[str] = []
 
-    def ask(place: Any, request: Any, why: Unrecorded) -> Call | None:
-        asked.append(f"{place.step} {request.name}")
+    def ask(site: Any, request: Any, why: Unrecorded) -> Call | None:
+        asked.append(f"{site.step} {request.name}")
         return Call(asked=request, answer="no")
 
     run = log.fork("r1", at=1, state={"order.amount": 70}, policy="asked", ask=ask)

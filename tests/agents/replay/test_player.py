@@ -28,8 +28,8 @@ def find(q: str) -> RecordedRequest:
     return tool("find", q=q).asked
 
 
-def answer_of(answers: Replayer | Resumer, place: CallSite, asked: RecordedRequest) -> Any:
-    call = answers.call(place, asked)
+def answer_of(answers: Replayer | Resumer, site: CallSite, asked: RecordedRequest) -> Any:
+    call = answers.call(site, asked)
     assert call is not None
     return call.answer
 
@@ -62,7 +62,7 @@ def test_unrecorded_request_raises_and_keeps_raising(recording: Recording) -> No
 def test_request_recorded_elsewhere_or_used_up_says_so(recording: Recording) -> None:
     with pytest.raises(Unrecorded, match=r"recorded  the same in step 1 \(look\)\n") as raised:
         Replayer(recording).call(TELL, find("y"))
-    assert [at.place for at in raised.value.elsewhere] == [LOOK]
+    assert [at.site for at in raised.value.elsewhere] == [LOOK]
     player = Replayer(recording)
     player.call(LOOK, find("y"))
     with pytest.raises(Unrecorded, match=r"the same in step 1 \(look\), served already"):

@@ -144,7 +144,7 @@ def parted(agent: Callable[[Run], Any], recording: Recording) -> int | None:
     try:
         found = replayed(agent, recording, fields=policy)
     except Unrecorded as error:
-        return error.place.step
+        return error.site.step
     assert not found.is_same
     assert found.hash != recording.hash
     assert found.parting is not None
