@@ -26,7 +26,7 @@ class FoldedState(Protocol):
     offset: int
     ids: dict[bytes, None]
 
-    def take(self, log: Log, observation: Observation) -> None:
+    def apply(self, log: Log, observation: Observation) -> None:
         """Apply the next observation, in log order."""
 
 
@@ -44,7 +44,7 @@ def caught_up(log: Log, entity: str, folded: F) -> F:
     if end > folded.offset:
         for record in port.entity_records(entity, end, folded.offset):
             if record.id not in folded.ids:  # a process that was killed and restarted may have sent it twice
-                folded.take(log, observation_in(port.registry, record))
+                folded.apply(log, observation_in(port.registry, record))
                 folded.ids[record.id] = None
             folded.offset = record.offset + 1
         folded.offset = end

@@ -90,7 +90,7 @@ class FailedAttempt:
 
 @dataclass(slots=True)
 class EffectState:
-    """The state of one effect below `offset` of the log; updated by `take`.
+    """The state of one effect below `offset` of the log; updated by `apply`.
 
     Attributes:
         holder: The open claim.
@@ -111,7 +111,7 @@ class EffectState:
     ended: dict[str, str] = field(default_factory=dict)
     tokens: set[str] = field(default_factory=set)
 
-    def take(self, patch: Mapping[str, Any], cleared: tuple[str, ...] = ()) -> None:
+    def apply(self, patch: Mapping[str, Any], cleared: tuple[str, ...] = ()) -> None:
         """Apply the next observation of the effect, in log order.
 
         Args:

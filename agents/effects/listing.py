@@ -149,7 +149,7 @@ def _standings(log: Log, names: list[str], offsets: Mapping[int, int]) -> Iterat
         found = {name: EffectState() for name in some}
         for record in log.port.records_among(partition, some, offsets[partition], lambda more: None):
             observation = observation_in(log.port.registry, record)
-            found[record.entity].take(observation.patch, observation.cleared)
+            found[record.entity].apply(observation.patch, observation.cleared)
         yield from found.items()
 
 

@@ -81,10 +81,10 @@ class EffectLog:
             end = port.ends()[partition]
             for record in port.entity_records(entity, end, start):
                 if own is not None and record.id == own.id:
-                    state.take(own.patch, own.cleared)
+                    state.apply(own.patch, own.cleared)
                 else:
                     observation = observation_in(port.registry, record)
-                    state.take(observation.patch, observation.cleared)
+                    state.apply(observation.patch, observation.cleared)
             state.offset = max(start, end)
         return state
 

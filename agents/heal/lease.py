@@ -184,7 +184,7 @@ class _Lease:
                 lease = observation.patch.get("lease")
                 token = str(lease["token"]) if isinstance(lease, Mapping) else ""
                 was = self._record.token, self._record.beat
-                self._record.take(observation, each.id)
+                self._record.apply(observation, each.id)
                 if (self._record.token, self._record.beat) != was:
                     self._renewed_at = observation.observed_at
                     self._claims.setdefault(token, observation.patch)

@@ -59,7 +59,7 @@ class AgentEntries:
             port.refresh()
             end = port.ends()[port.partition_of(entity)]
             for each in port.entity_records(entity, end, record.offset):
-                record.take(observation_in(port.registry, each), each.id, each.offset)
+                record.apply(observation_in(port.registry, each), each.id, each.offset)
             record.offset = max(record.offset, end)
         return record
 

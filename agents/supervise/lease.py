@@ -87,7 +87,7 @@ _NOTHING_DESIRED, _NOTHING_OBSERVED = DesiredState(), ObservedState()
 
 @dataclass(slots=True)
 class AgentRecord:
-    """The state of one agent below `offset` of the log; updated by `take`.
+    """The state of one agent below `offset` of the log; updated by `apply`.
 
     Attributes:
         token: The token of the last claim; empty if there was none.
@@ -134,7 +134,7 @@ class AgentRecord:
             (found["offset"], bytes.fromhex(found["id"])), 0, (priority, bytes.fromhex(key)),
         )  # fmt: skip
 
-    def take(self, observation: Observation, observation_id: bytes, offset: int = -1) -> None:
+    def apply(self, observation: Observation, observation_id: bytes, offset: int = -1) -> None:
         """Apply the next observation of the agent, in log order.
 
         Args:

@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import refold
-from refold.explorer.demo import place
+from refold.explorer.demo import demo_folder
 from refold.explorer.demo.answers import AgentReport, document_of, unanswered
 from refold.explorer.demo.commands import commands
 from refold.explorer.demo.deployer import OBSERVATIONS
@@ -43,13 +43,13 @@ def run(folder: Path | None = None, keep: bool = False) -> int:
         InputError: The folder cannot be used.
     """
     page, checks = Page(), Checks()
-    where, replaced = place.make(folder, keep)
+    where, replaced = demo_folder.make(folder, keep)
     page.head("An agent is killed at its work, and its log answers for it")
     instead = ", instead of a former demo's" if replaced else ""
-    page.line(f"   Its log is {place.url(where)}{instead}. All times are UTC, {day(now_micros())}.")
+    page.line(f"   Its log is {demo_folder.url(where)}{instead}. All times are UTC, {day(now_micros())}.")
     try:
         with Stage() as stage:
-            _play(page, checks, stage, place.url(where))
+            _play(page, checks, stage, demo_folder.url(where))
     except refold.RefoldError as error:
         print(f"the demo could not go on: {error}", file=sys.stderr)
         return 1

@@ -21,7 +21,7 @@ import refold
 from refold.avro.ids import identify
 from refold.avro.observation import Observation
 from refold.avro.shipped import shipped_types
-from refold.explorer.demo import commands, deployer, place
+from refold.explorer.demo import commands, demo_folder, deployer
 from refold.explorer.demo.names import CONFIG, CRASH, DEPLOYED, EVALUATION, PIPELINE, RUN
 from refold.explorer.demo.run import run
 from refold.explorer.demo.stage import Actor, DemoFailed, Stage
@@ -113,7 +113,7 @@ def played(tmp_path_factory: pytest.TempPathFactory) -> Played:
     folder = tmp_path_factory.mktemp("demo")
     result = called(PLAY, folder)
     assert (result.returncode, result.stderr) == (0, ""), result.stdout + result.stderr
-    return Played(folder, result.stdout, *contents(f"file:{folder / place.DEFAULT}"))
+    return Played(folder, result.stdout, *contents(f"file:{folder / demo_folder.DEFAULT}"))
 
 
 def naive_hash(entity: str, log: Placed) -> bytes:
@@ -223,7 +223,7 @@ def test_second_demo_command_replaces_the_log(played: Played) -> None:
     result = called([*CLI, "demo"], played.folder)
     assert (result.returncode, result.stderr) == (0, "")
     assert "instead of a former demo's" in result.stdout
-    every, _, crashed = contents(f"file:{played.folder / place.DEFAULT}")
+    every, _, crashed = contents(f"file:{played.folder / demo_folder.DEFAULT}")
     # On a slow machine the begin of a step is recorded separately from its end, which adds one observation of an
     # entity.
     assert list(dict.fromkeys(said.entity for _, said in every)) == list(
@@ -318,8 +318,8 @@ def test_unrelated_folder_is_left_alone(tmp_path: Path) -> None:
     folder.mkdir()
     (folder / "work.txt").write_text("precious")
     with pytest.raises(refold.InputError, match="something else"):
-        place.make(folder, keep=False)
-    where, replaced = place.make(folder, keep=True)
+        demo_folder.make(folder, keep=False)
+    where, replaced = demo_folder.make(folder, keep=True)
     assert (where, replaced) == (tmp_path / "mine-2", False)
     assert [each.name for each in folder.iterdir()] == ["work.txt"]
 
@@ -329,21 +329,21 @@ def test_unrelated_log_is_left_alone(tmp_path: Path) -> None:
     with refold.open(f"file:{folder}") as log:
         log.observe("document/mine", {"kind": "precious"})
     with pytest.raises(refold.InputError, match="something else"):
-        place.make(folder, keep=False)
+        demo_folder.make(folder, keep=False)
 
 
 def test_extended_demo_log_is_left_alone(tmp_path: Path) -> None:
-    folder, _ = place.make(tmp_path / "log", keep=False)
+    folder, _ = demo_folder.make(tmp_path / "log", keep=False)
     (folder / "notes.txt").write_text("precious")
     with pytest.raises(refold.InputError, match="something else"):
-        place.make(folder, keep=False)
+        demo_folder.make(folder, keep=False)
 
 
 def test_keep_leaves_the_former_log(tmp_path: Path) -> None:
-    first, _ = place.make(tmp_path / "log", keep=False)
-    second, replaced = place.make(tmp_path / "log", keep=True)
+    first, _ = demo_folder.make(tmp_path / "log", keep=False)
+    second, replaced = demo_folder.make(tmp_path / "log", keep=True)
     assert (first.name, second.name, replaced) == ("log", "log-2", False)
-    assert place.make(first, keep=False) == (first, True)
+    assert demo_folder.make(first, keep=False) == (first, True)
 
 
 def test_commands_use_the_program_name_that_the_shell_finds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

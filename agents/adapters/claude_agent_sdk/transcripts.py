@@ -87,7 +87,7 @@ def entry_of(stored: Any) -> SessionStoreEntry:
 
 @dataclass(slots=True)
 class SessionFold:
-    """The facts of a session without its entries. `take` updates them.
+    """The facts of a session without its entries. `apply` updates them.
 
     Attributes:
         offset, ids: As in FoldedState.
@@ -117,7 +117,7 @@ class SessionFold:
         """Return the time, microseconds; one after the latest observation, if the clock is not later."""
         return max(time.time_ns() // 1000, self.latest_at + 1)
 
-    def take(self, log: Log, observation: Observation) -> None:
+    def apply(self, log: Log, observation: Observation) -> None:
         """Apply the next observation of the session, in log order."""
         patch: Mapping[str, Any] = observation.patch
         self.latest_at = max(self.latest_at, observation.observed_at)
@@ -161,7 +161,7 @@ class SessionFold:
 
 @dataclass(slots=True)
 class Transcripts:
-    """All transcripts of a session by subpath, the session's own under an empty one. `take` updates them.
+    """All transcripts of a session by subpath, the session's own under an empty one. `apply` updates them.
 
     An entry whose uuid its transcript has already is skipped: the SDK sent it twice.
     """
@@ -172,7 +172,7 @@ class Transcripts:
     entries: dict[str, list[SessionStoreEntry]] = field(default_factory=dict)
     _uuids: dict[str, set[str]] = field(default_factory=dict)
 
-    def take(self, log: Log, observation: Observation) -> None:
+    def apply(self, log: Log, observation: Observation) -> None:
         """Apply the next observation of the session, in log order."""
         patch: Mapping[str, Any] = observation.patch
         subpath = patch.get("subpath") or ""
@@ -197,7 +197,7 @@ class Transcripts:
 
 @dataclass(slots=True)
 class ProjectFold:
-    """Every session of a project that ever got entries, oldest first. `take` updates it.
+    """Every session of a project that ever got entries, oldest first. `apply` updates it.
 
     Attributes:
         offset, ids: As in FoldedState.
@@ -207,7 +207,7 @@ class ProjectFold:
     ids: dict[bytes, None] = field(default_factory=dict)
     sessions: dict[str, None] = field(default_factory=dict)
 
-    def take(self, log: Log, observation: Observation) -> None:
+    def apply(self, log: Log, observation: Observation) -> None:
         """Apply the next observation of the project, in log order."""
         session = observation.patch.get("session")
         if isinstance(session, str):

@@ -73,7 +73,7 @@ def _item_keys(text: bytes) -> Iterator[ItemKey]:
 
 @dataclass(slots=True)
 class ItemIndex:
-    """Every item that ever got a value, by namespace. `take` updates it.
+    """Every item that ever got a value, by namespace. `apply` updates it.
 
     Attributes:
         offset, ids: As in FoldedState.
@@ -83,7 +83,7 @@ class ItemIndex:
     ids: dict[bytes, None] = field(default_factory=dict)
     namespaces: dict[tuple[str, ...], dict[str, None]] = field(default_factory=dict)
 
-    def take(self, log: Log, observation: Observation) -> None:
+    def apply(self, log: Log, observation: Observation) -> None:
         """Apply the next observation of the index, in log order."""
         if observation.patch.get("entry") is None:
             return

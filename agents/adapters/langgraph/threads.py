@@ -58,7 +58,7 @@ class ListedCheckpoint(NamedTuple):
 
 @dataclass(slots=True)
 class ThreadIndex:
-    """Which checkpoints a thread has, by namespace and id. `take` updates it.
+    """Which checkpoints a thread has, by namespace and id. `apply` updates it.
 
     Attributes:
         waits_at: The checkpoint of the root namespace at which the thread was interrupted. The interrupt may be
@@ -76,7 +76,7 @@ class ThreadIndex:
     is_deleted: bool = False
     waits_at: str = ""
 
-    def take(self, log: Log, observation: Observation) -> None:
+    def apply(self, log: Log, observation: Observation) -> None:
         """Apply the next observation of the thread, in log order."""
         held = observation.patch.get("entry")
         if held is None:
@@ -132,7 +132,7 @@ class StoredWrite(NamedTuple):
 
 @dataclass(slots=True)
 class StoredCheckpoint:
-    """One checkpoint as the log holds it. `take` updates it.
+    """One checkpoint as the log holds it. `apply` updates it.
 
     Attributes:
         body: The checkpoint's bytes; None if it was not put or was erased. Writes may come before the put.
@@ -149,7 +149,7 @@ class StoredCheckpoint:
     shown_writes: dict[tuple[str, int], Any] = field(default_factory=dict)
     fields: dict[str, Any] = field(default_factory=dict)
 
-    def take(self, log: Log, observation: Observation) -> None:
+    def apply(self, log: Log, observation: Observation) -> None:
         """Apply the next observation of the checkpoint, in log order."""
         if "writes" in observation.cleared:
             self.writes.clear()
@@ -208,7 +208,7 @@ class ThreadDirectory:
     ids: dict[bytes, None] = field(default_factory=dict)
     threads: dict[str, None] = field(default_factory=dict)
 
-    def take(self, log: Log, observation: Observation) -> None:
+    def apply(self, log: Log, observation: Observation) -> None:
         """Apply the next observation of the directory."""
         self.threads[str(observation.patch["thread"])] = None
 

@@ -21,7 +21,7 @@ def standing_of(history: Sequence[Said]) -> EffectState:
         patch: dict[str, Any] = {"claims": {token: said}}
         if said == "done":
             patch["result"] = f"{number}"
-        standing.take(patch)
+        standing.apply(patch)
     return standing
 
 
@@ -71,15 +71,15 @@ def test_denied_claim_is_never_granted_later(history: list[Said]) -> None:
 def test_attempts_count_grants_and_a_person_allows_new_ones() -> None:
     standing = standing_of([("r:1", "intended"), ("r:2", "intended"), ("r:1", "failed"), ("r:2", "released")])
     assert (standing.attempts, standing.failures, standing.status) == (1, 1, "failed")
-    standing.take({"claims": {"r:3": "intended"}})
-    standing.take({"claims": {"r:3": "released"}})
+    standing.apply({"claims": {"r:3": "intended"}})
+    standing.apply({"claims": {"r:3": "released"}})
     assert (standing.attempts, standing.failures, standing.status) == (1, 1, "failed")
-    standing.take({"claims": {"r:4": "intended"}})
-    standing.take({"claims": {"r:4": "failed"}, "reconciled_by": "probe"})
+    standing.apply({"claims": {"r:4": "intended"}})
+    standing.apply({"claims": {"r:4": "failed"}, "reconciled_by": "probe"})
     assert (standing.attempts, standing.failures) == (2, 2)
-    standing.take({"claims": {"r:1": "failed"}, "reconciled_by": "ann"})
+    standing.apply({"claims": {"r:1": "failed"}, "reconciled_by": "ann"})
     assert standing.failures == 2, "only of the claim that failed last"
-    standing.take({"claims": {"r:4": "failed"}, "reconciled_by": "ann"})
+    standing.apply({"claims": {"r:4": "failed"}, "reconciled_by": "ann"})
     assert (standing.attempts, standing.failures) == (2, 0)
     assert standing.failed is not None
     assert standing.failed.is_retryable

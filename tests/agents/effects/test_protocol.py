@@ -19,7 +19,7 @@ ATTEMPTS_MAX = 3
 def read_state(world: World) -> EffectState:
     standing = EffectState()
     for patch, cleared in world.said:
-        standing.take(patch, cleared)
+        standing.apply(patch, cleared)
     return standing
 
 
@@ -88,7 +88,7 @@ def test_model_world_detects_a_protocol_that_sends_twice() -> None:
         world = World(random.Random(seed))
         processes = [Process(world, run, is_probing=False, luck=0.3, attempts_max=9) for run in "ab"]
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("refold.agents.effects.claims.EffectState.take", forgetting(EffectState.take))
+            patch.setattr("refold.agents.effects.claims.EffectState.apply", forgetting(EffectState.apply))
             run_all(world, processes)
         world.now += LEASE_MICROS
         twice += world.took_place() > 1

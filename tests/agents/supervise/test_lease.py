@@ -29,7 +29,7 @@ class Story:
     def read(self, until: int | None = None) -> AgentRecord:
         record = AgentRecord()
         for observation, identity in self.written[:until]:
-            record.take(observation, identity)
+            record.apply(observation, identity)
         return record
 
 
@@ -127,7 +127,7 @@ def test_whatever_supervisors_do_the_acts_that_count_are_a_chain(acts: list[tupl
     assert len(granted) == story.read().term
     record = story.read()
     for observation, identity in story.written:
-        record.take(observation, identity)
+        record.apply(observation, identity)
     assert holder(record) == holder(story.read()), "repeats count for nothing"
 
 
@@ -156,7 +156,7 @@ def test_reader_from_a_checkpoint_knows_what_a_reader_of_everything_knows(saying
     known = AgentRecord.from_checkpoint(json.loads(json.dumps(story.read(until).checkpoint())))
     assert known is not None
     for observation, identity in story.written[until:]:
-        known.take(observation, identity)
+        known.apply(observation, identity)
     whole = story.read()
     assert known.checkpoint() == whole.checkpoint()
 

@@ -54,7 +54,7 @@ class WorldsBook:
         self._least = max(self._least, standing.offset)
         self._least = end = self._world.rng.randint(self._least, len(self._world.said))
         for patch, cleared in self._world.said[standing.offset : end]:
-            standing.take(patch, cleared)
+            standing.apply(patch, cleared)
         standing.offset = end
         return standing
 

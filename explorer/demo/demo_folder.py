@@ -27,48 +27,48 @@ def make(folder: Path | None, keep: bool) -> tuple[Path, bool]:
     Raises:
         InputError: The folder holds something else.
     """
-    place = _free(folder or DEFAULT) if keep else folder or DEFAULT
-    replaced = _is_demo(place)
+    target = _free(folder or DEFAULT) if keep else folder or DEFAULT
+    replaced = _is_demo(target)
     if replaced:
-        shutil.rmtree(place)
-    elif _exists(place) and not _is_empty(place):
+        shutil.rmtree(target)
+    elif _exists(target) and not _is_empty(target):
         raise refold.InputError(
-            f"{place}: this folder holds something else than a demo's log; name another folder, or remove it"
+            f"{target}: this folder holds something else than a demo's log; name another folder, or remove it"
         )
-    with refold.open(url(place)):
+    with refold.open(url(target)):
         pass
     # Not earlier: a log can only be created in an empty folder.
-    (place / SIGN).write_text(SIGN_TEXT, encoding="utf-8")
-    return place, replaced
+    (target / SIGN).write_text(SIGN_TEXT, encoding="utf-8")
+    return target, replaced
 
 
-def url(place: Path) -> str:
+def url(target: Path) -> str:
     """Return the URL of the log in a folder."""
-    return "file:" + str(place).replace("%", "%25").replace("?", "%3F")
+    return "file:" + str(target).replace("%", "%25").replace("?", "%3F")
 
 
-def _free(place: Path) -> Path:
-    beside, number = place, 1
+def _free(target: Path) -> Path:
+    beside, number = target, 1
     while _exists(beside) and not _is_empty(beside):
         number += 1
-        beside = place.with_name(f"{place.name}-{number}")
+        beside = target.with_name(f"{target.name}-{number}")
     return beside
 
 
-def _exists(place: Path) -> bool:
-    return place.exists() or place.is_symlink()
+def _exists(target: Path) -> bool:
+    return target.exists() or target.is_symlink()
 
 
-def _is_empty(place: Path) -> bool:
-    return place.is_dir() and not any(place.iterdir())
+def _is_empty(target: Path) -> bool:
+    return target.is_dir() and not any(target.iterdir())
 
 
-def _is_demo(place: Path) -> bool:
+def _is_demo(target: Path) -> bool:
     """Return whether this is a folder of this user with the demo's marker file in it, and nothing that a demo does
     not create.
     """
-    sign = place / SIGN
-    if place.is_symlink() or not sign.is_file() or place.stat().st_uid != os.getuid():
+    sign = target / SIGN
+    if target.is_symlink() or not sign.is_file() or target.stat().st_uid != os.getuid():
         return False
-    names = {each.name for each in place.iterdir()}
+    names = {each.name for each in target.iterdir()}
     return names <= CONTENTS and sign.read_text(encoding="utf-8", errors="replace") == SIGN_TEXT
