@@ -30,10 +30,23 @@ Command = Callable[..., "int | None"]
 
 
 class InOrder(click.Group):
-    """A group that lists its commands in the order in which they were added."""
+    """A group that lists its commands in the order in which they were added, and names those like a mistyped one."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(self.commands)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        try:
+            return super().resolve_command(ctx, args)
+        except click.UsageError as error:
+            from difflib import get_close_matches
+
+            if not (near := get_close_matches(args[0], self.list_commands(ctx))):
+                raise
+            said = f"{error.message.rstrip('.')}, did you mean {' or '.join(near)}?"
+            raise click.UsageError(said, ctx) from None
 
 
 def _positive(context: click.Context, option: click.Parameter, value: float | None) -> float | None:
