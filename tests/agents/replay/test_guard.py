@@ -44,11 +44,11 @@ def port() -> Iterator[int]:
 
 
 def by_urllib(port: int) -> None:
-    urllib.request.urlopen(f"http://127.0.0.1:{port}/", timeout=5).close()
+    urllib.request.urlopen(f"http://127.0.0.1:{port}/", timeout=60).close()
 
 
 def by_http_client(port: int) -> None:
-    with contextlib.closing(http.client.HTTPConnection("127.0.0.1", port, timeout=5)) as connection:
+    with contextlib.closing(http.client.HTTPConnection("127.0.0.1", port, timeout=60)) as connection:
         connection.request("GET", "/")
 
 
@@ -150,7 +150,7 @@ def test_network_is_open_before_after_and_outside_the_guard(way: Callable[[int],
 
 
 def test_existing_connection_sends_nothing(port: int) -> None:
-    with socket.create_connection(("127.0.0.1", port), timeout=5) as connection:
+    with socket.create_connection(("127.0.0.1", port), timeout=60) as connection:
         for send in ("send", "sendall"):
             with NetworkGuard(), pytest.raises(NetworkDenied, match="open before"):
                 getattr(connection, send)(b"x")

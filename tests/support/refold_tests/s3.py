@@ -63,7 +63,7 @@ class S3:
 
 def make_bucket(endpoint: str, bucket: str) -> None:
     """Create an empty bucket at an endpoint."""
-    with urllib.request.urlopen(urllib.request.Request(f"{endpoint}/{bucket}", method="PUT"), timeout=10):
+    with urllib.request.urlopen(urllib.request.Request(f"{endpoint}/{bucket}", method="PUT"), timeout=60):
         pass
 
 
