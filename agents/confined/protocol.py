@@ -87,7 +87,7 @@ class DepartureReply(msgspec.Struct, frozen=True, kw_only=True):
         """Describe a departure."""
         more: dict[str, object] = {}
         if isinstance(departure, NetworkDenied):
-            more = {"denied": Escape(departure.what, departure.site)}
+            more = {"denied": Escape(departure.what, departure.source_line)}
         elif isinstance(departure, Unrecorded):
             more = {
                 "site": departure.site, "asked": departure.asked, "nearest": departure.nearest,
@@ -101,7 +101,7 @@ class DepartureReply(msgspec.Struct, frozen=True, kw_only=True):
     def departure(self, run: str) -> Departure:
         """Return the departure that was described."""
         if self.denied is not None:
-            found: Departure = NetworkDenied(self.denied.what, self.denied.site)
+            found: Departure = NetworkDenied(self.denied.what, self.denied.source_line)
         elif self.is_not_allowed and self.site is not None and self.asked is not None:
             found = NotAllowed(self.site, self.asked, is_confined=True)
         elif self.site is not None and self.asked is not None:

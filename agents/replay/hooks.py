@@ -30,7 +30,7 @@ from typing import Any, TypeAlias
 from refold.agents.confined.files import is_write_denied
 from refold.agents.recorder.context_propagation import KeptFunctions
 from refold.agents.replay.callbacks import GuardedFunction
-from refold.agents.replay.watch import GuardContext, check, confined_to, current, is_watched, site_of, within
+from refold.agents.replay.watch import GuardContext, check, confined_to, current, is_watched, source_line_of, within
 
 Function: TypeAlias = Callable[..., Any]
 Wrapper: TypeAlias = Callable[[Function], Function]
@@ -262,7 +262,7 @@ def _guard_submit(submit: Function) -> Function:
 
 def _carry_guard(work: Function, under: GuardContext) -> Function:
     """Return the work so that it runs under the same guard in another thread."""
-    there = GuardContext(under.guard, site_of(under.site))
+    there = GuardContext(under.guard, source_line_of(under.source_line))
 
     @functools.wraps(work, updated=())
     def carried(*args: Any, **kwargs: Any) -> Any:
@@ -283,7 +283,7 @@ def _guard_callback(index: int) -> Wrapper:
         def guarded(*args: Any, **kwargs: Any) -> Any:
             under = current() if is_watched() else None
             if under is not None and len(args) > index:
-                there = GuardContext(under.guard, site_of(under.site))
+                there = GuardContext(under.guard, source_line_of(under.source_line))
                 args = (*args[:index], GuardedFunction(args[index], there), *args[index + 1 :])
             return function(*args, **kwargs)
 

@@ -37,7 +37,7 @@ from refold.agents.replay.guard import NetworkGuard
 from refold.agents.replay.memory_runs import Fields, in_memory
 from refold.agents.replay.player import EndOfRecording, Replayer
 from refold.agents.replay.unrecorded import OutsideOfRun
-from refold.agents.replay.watch import Escape, site_of
+from refold.agents.replay.watch import Escape, source_line_of
 from refold.avro.errors import InputError
 
 
@@ -195,7 +195,7 @@ class _OpenReplay:
 
     def _stray(self, what: str) -> Departure:
         """Deny a call outside of the run, wherever it comes from."""
-        escape = Escape(what, site_of(""))
+        escape = Escape(what, source_line_of(""))
         self._guard.note(escape)
         departure = OutsideOfRun(self._recording.run, escape)
         self._answers.depart(departure)

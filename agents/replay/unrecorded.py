@@ -78,8 +78,8 @@ class OutsideOfRun(Departure):
     def __init__(self, run: str, escape: Escape) -> None:
         self.escape = escape
         super().__init__(
-            f"during the replay of run {run} something tried to {escape.what}, at {escape.site}: it was not executed. "
-            "Start the thread, task or work that calls it inside the run, so that the recording answers"
+            f"during the replay of run {run} something tried to {escape.what}, at {escape.source_line}: it was "
+            "not executed. Start the thread, task or work that calls it inside the run, so that the recording answers"
         )
 
 

@@ -29,13 +29,13 @@ class Escape(NamedTuple):
 
     Attributes:
         what: The operation, such as `connect to 127.0.0.1:80`.
-        site: The place, as file:line.
+        source_line: The line of code, as file:line.
         thread: The thread that did it outside of the replay's context, and was not stopped; empty if it was denied to
             the replayed code.
     """
 
     what: str
-    site: str
+    source_line: str
     thread: str = ""
 
     @property
@@ -44,10 +44,10 @@ class Escape(NamedTuple):
         return not self.thread
 
     def __str__(self) -> str:
-        place = f" at {self.site}" if self.site else ""
+        line = f" at {self.source_line}" if self.source_line else ""
         if self.is_denied:
-            return f"denied: {self.what}{place}"
-        return f"not stopped: {self.what}{place}, in thread {self.thread}, which the replay did not start"
+            return f"denied: {self.what}{line}"
+        return f"not stopped: {self.what}{line}, in thread {self.thread}, which the replay did not start"
 
 
 class NetworkDenied(Departure):
@@ -55,15 +55,15 @@ class NetworkDenied(Departure):
 
     Attributes:
         what: The operation.
-        site: The place, as file:line.
+        source_line: The line of code, as file:line.
     """
 
-    def __init__(self, what: str, site: str) -> None:
+    def __init__(self, what: str, source_line: str) -> None:
         self.what = what
-        self.site = site
+        self.source_line = source_line
         super().__init__(
-            f"under replay the code tried to {what}, at {site}: what it gets there is not recorded. Make the call "
-            "through run.client(...) or run.model(...), or in a tool (@refold.tool): the recording answers those"
+            f"under replay the code tried to {what}, at {source_line}: what it gets there is not recorded. Make the "
+            "call through run.client(...) or run.model(...), or in a tool (@refold.tool): the recording answers those"
         )
 
 
@@ -93,11 +93,11 @@ class GuardWatch:
         self.frame: FrameType | None = None
         self._on_denied = on_denied
 
-    def deny(self, what: str, site: str) -> NetworkDenied:
+    def deny(self, what: str, source_line: str) -> NetworkDenied:
         """Note a denied operation, and return the error to raise."""
-        denied = NetworkDenied(what, site)
+        denied = NetworkDenied(what, source_line)
         self.denied = self.denied or denied
-        self.note(Escape(what, site))
+        self.note(Escape(what, source_line))
         self._on_denied(denied)
         return denied
 
@@ -112,14 +112,14 @@ class GuardContext:
 
     Attributes:
         guard: The guard; None for a context outside of every guard.
-        site: The line that started the work, if another thread did.
+        source_line: The line that started the work, if another thread did.
     """
 
-    __slots__ = ("guard", "site")
+    __slots__ = ("guard", "source_line")
 
-    def __init__(self, guard: GuardWatch | None, site: str) -> None:
+    def __init__(self, guard: GuardWatch | None, source_line: str) -> None:
         self.guard = guard
-        self.site = site
+        self.source_line = source_line
 
 
 _UNDER: ContextVar[GuardContext | None] = ContextVar("refold.guard", default=None)
@@ -179,12 +179,12 @@ def check(what: str) -> None:
     under = current()
     if under is not None:
         if under.guard is not None:
-            raise under.guard.deny(what, site_of(under.site))
+            raise under.guard.deny(what, source_line_of(under.source_line))
         return
     thread = threading.current_thread().name
     if not _open or thread.startswith(OWN_THREADS):
         return
-    escape = Escape(what, site_of(""), thread)
+    escape = Escape(what, source_line_of(""), thread)
     for guard in _open:
         guard.note(escape)
 
@@ -226,7 +226,7 @@ _OURS = tuple(
 )
 
 
-def site_of(given_from: str) -> str:
+def source_line_of(given_from: str) -> str:
     """Return the innermost line of a user's own code; without one `given_from`, else the innermost line outside of
     refold."""
     innermost = ""
@@ -234,9 +234,9 @@ def site_of(given_from: str) -> str:
     while frame is not None:
         file = frame.f_code.co_filename
         if not file.startswith((*_OURS, "<")):
-            place = f"{file}:{frame.f_lineno} in {frame.f_code.co_name}"
-            innermost = innermost or place
+            line = f"{file}:{frame.f_lineno} in {frame.f_code.co_name}"
+            innermost = innermost or line
             if not file.startswith(LIBRARIES):
-                return place
+                return line
         frame = frame.f_back
     return given_from or innermost

@@ -137,7 +137,7 @@ def test_code_run_at_import_is_confined(log: AgentLog, monkeypatch: pytest.Monke
     monkeypatch.setenv("AT_IMPORT", "1")
     with pytest.raises(NetworkDenied) as denied:
         log.replay("r", confined=True)
-    assert "agent.py:6 in <module>" in denied.value.site
+    assert "agent.py:6 in <module>" in denied.value.source_line
 
 
 def test_died_process_gives_no_answer(log: AgentLog, monkeypatch: pytest.MonkeyPatch) -> None:

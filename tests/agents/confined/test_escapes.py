@@ -191,7 +191,7 @@ def test_guard_stops_the_escape_or_the_replay_is_not_the_same(
         assert server.arrived() == before or not is_same(found)
         assert not is_same(found)
         if isinstance(found, Replayed):
-            assert any(each.site and each.what for each in found.escapes), found.escapes
+            assert any(each.source_line and each.what for each in found.escapes), found.escapes
     finally:
         escapes.left_behind.clear()
         escapes.clear()
@@ -327,7 +327,7 @@ def test_users_thread_continues_and_is_named(log: AgentLog, server: Counting, mo
         assert found.hash == found.recorded_hash
         assert server.arrived() == (before[0] + 1, before[1] + 1)
         assert {each.thread for each in found.escapes} == {"older"}
-        assert any("escapes.py" in each.site for each in found.escapes)
+        assert any("escapes.py" in each.source_line for each in found.escapes)
         assert "thread older, which the replay did not start" in str(found.escapes[0])
     finally:
         escapes.clear()

@@ -158,7 +158,7 @@ def test_no_file_is_changed(way: str, log: AgentLog, folder: Path, monkeypatch: 
     else:
         with pytest.raises(NetworkDenied, match="tried to change the file") as denied:
             log.replay("r", confined=True)
-        assert "agent.py:" in denied.value.site
+        assert "agent.py:" in denied.value.source_line
     assert seen(folder) == before
 
 

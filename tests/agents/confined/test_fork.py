@@ -120,7 +120,7 @@ def test_escape_ends_the_fork_and_its_steps_are_recorded(log: AgentLog, monkeypa
     monkeypatch.setenv("REACH", "1")
     with pytest.raises(NetworkDenied, match="past Python") as denied:
         log.fork_confined("r", id="c", at=1, results=RESULTS)
-    assert "agent.py:" in denied.value.site
+    assert "agent.py:" in denied.value.source_line
     child = log.recording("c")
     assert child.outcome == "failed"
     assert [each.name for each in child.steps] == ["look", "ask", "again"]

@@ -136,7 +136,7 @@ def test_every_network_call_is_denied_and_its_place_named(way: Callable[[int], N
     told: list[NetworkDenied] = []
     with NetworkGuard(told.append) as guard, pytest.raises(NetworkDenied) as raised:
         way(port)
-    assert HERE in raised.value.site
+    assert HERE in raised.value.source_line
     assert "run.model" in str(raised.value)
     assert guard.denied in told
 
@@ -165,7 +165,7 @@ def test_existing_thread_pool_is_guarded_for_work_submitted_inside(port: int) ->
         pool.submit(by_socket, port).result()
         with NetworkGuard(), pytest.raises(NetworkDenied) as raised:
             pool.submit(by_socket, port).result()
-        assert HERE in raised.value.site
+        assert HERE in raised.value.source_line
         pool.submit(by_socket, port).result()
 
 
