@@ -101,7 +101,7 @@ def test_counts_sizes_and_times_of_a_fold_and_their_metrics(log: KafkaLog, tmp_p
         assert (each["deadletters"], each["timeline_complete"], each["uncommitted_s"]) == (0, True, 0.0)
         assert each["table_bytes"] > 1_000
         assert each["rebuild_s"] > 0
-        assert each["steps"] == 0 or each["last_commit_s"] >= 0
+        assert each["batches"] == 0 or each["last_commit_s"] >= 0
         for key, name in METRICS.items():
             assert str(partition) in metrics[name] or each[key] is None, name
             if key not in {"last_commit_s", "table_bytes"} and each[key] is not None:
