@@ -125,7 +125,9 @@ def test_damage_is_named_alike(tmp_path: Path, seed: int, reports: list[bool]) -
         damage.put("arrivals", b"\xff no name", b"")
         damage.put("checkpoints", b"\xff no name\0", b"")
         damage.put("checkpoints", f"{rng.choice(names)}\0".encode(), b"no checkpoint")
-        damage.change("changes", rng.choice(damage.rows("changes"))[0], lambda value: value[:-1] + b"\xff")
+        damage.change(
+            "changes", rng.choice(damage.rows("changes"))[0], lambda value: value[:-1] + bytes([value[-1] ^ 0xFF])
+        )
         apart, alone = both(log)
         assert reports == [True, True]
         assert not alone.ok
