@@ -17,6 +17,7 @@ from refold.streams.snapshots.manifest import Epoch
 from refold.streams.snapshots.retention_policy import DAY_MS, HOUR_MS, MONTH_MS
 from refold.streams.snapshots.settings import DEFAULT_SETTINGS, SnapshotSettings
 from refold.streams.snapshots.store import Pin, Tombstone
+from refold_tests.damaged import with_changed_end
 from refold_tests.opening import PARTITIONS
 from refold_tests.world import World, offsets
 
@@ -100,7 +101,7 @@ def test_damaged_manifest_keeps_its_partition_until_abandoned(database: Database
     world.store.append(0, b"left")
     first, whole = world.store.epochs(0)[0], world.store.manifest_bytes(world.store.epochs(0)[0])
     assert whole is not None
-    world.store.seal(first, whole[:-1] + bytes([whole[-1] ^ 1]))
+    world.store.seal(first, with_changed_end(whole))
     world.store.pin(Pin(first, 0))
     held, epochs = world.held(), world.store.epochs(0)
     for dry_run in (True, False):

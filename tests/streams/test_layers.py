@@ -15,6 +15,7 @@ from refold.streams.digest import Digests, bucket_digest, differing_places, root
 from refold.streams.snapshots.chunk import ChunkWriter, piece_of
 from refold.streams.snapshots.layers import LAYERS_TO_MERGE, Layers
 from refold.streams.snapshots.spill import ChunkStore
+from refold_tests.damaged import with_changed_end
 from refold_tests.encoded_entities import encoded, grouped, place
 from refold_tests.reference_root import reference_root, reference_slot
 
@@ -180,7 +181,7 @@ def test_damaged_chunk_is_refused(seed: int) -> None:
     [data] = model.chunks({model.changed() for _ in range(5)})
     layers = Layers(ChunkStore())
     with pytest.raises(CorruptionError, match="a record is damaged"):
-        layers.add(data[:-1] + bytes([data[-1] ^ 1]), "a record")
+        layers.add(with_changed_end(data), "a record")
     assert list(layers.rows()) == []
 
 

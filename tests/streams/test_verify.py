@@ -27,7 +27,7 @@ from refold.streams.rocks.families import Family
 from refold.streams.table import keys
 from refold.streams.verify.report import VerifyReport
 from refold_tests.clock import BEGIN_MS, FileClock
-from refold_tests.damaged import Damaged
+from refold_tests.damaged import Damaged, with_changed_end
 from refold_tests.histories import random_history
 from refold_tests.opening import open_log, take
 from refold_tests.sample_types import THING, A, defined, document, said
@@ -206,11 +206,11 @@ def test_missing_or_extra_entry_names_the_entity(damaged: Damaged, family: Famil
     [
         ("timeline", lambda value: value[:15] + bytes([value[15] ^ 1]) + value[16:]),
         ("timeline", lambda value: value[:7] + bytes([value[7] ^ 1]) + value[8:]),
-        ("timeline", lambda value: value[:-1] + bytes([value[-1] ^ 1])),
+        ("timeline", with_changed_end),
         ("timeline", lambda value: value[:9]),
         ("timeline", lambda value: b""),
         ("arrivals", lambda value: value[:7] + bytes([value[7] ^ 1]) + value[8:]),
-        ("arrivals", lambda value: value[:-1] + bytes([value[-1] ^ 1])),
+        ("arrivals", with_changed_end),
         ("arrivals", lambda value: b"x"),
     ],
 )

@@ -16,7 +16,7 @@ from refold.streams.snapshots.manifest import Manifest, OffsetSpan
 from refold.streams.snapshots.store import Tombstone
 from refold.streams.table import keys
 from refold_tests.clock import BEGIN_MS, FileClock
-from refold_tests.damaged import Damaged
+from refold_tests.damaged import Damaged, with_changed_end
 from refold_tests.epochs import CLOSING, SMALL_EPOCHS, close_many, grow, manifests
 from refold_tests.opening import open_log, take
 from refold_tests.sample_types import OTHER, A, said
@@ -129,7 +129,7 @@ def test_answer_started_from_a_damaged_span_says_so(whole: Damaged, kind: str, l
             key = keys.position_key(manifest.epoch.partition, offset)
             value = whole.database.get("snapshots", key)
             assert value is not None
-            whole.put("snapshots", key, None if lost else value[:-1] + bytes([value[-1] ^ 1]))
+            whole.put("snapshots", key, None if lost else with_changed_end(value))
         view = log.rebuild(cut)
         by_name = {name: view[name].state_hash for name in right[3]}
         assert (view.root, view.observations, len(view), by_name) == right
@@ -155,7 +155,7 @@ def test_epochs_are_sealed_again_after_damage(tmp_path: Path, seed: int) -> None
         damage = Damaged(log)
         for partition in range(2):
             last = log.port.snapshots.epochs(partition)[-1]
-            damage.change("manifests", last.key, lambda value: value[:-1] + bytes([value[-1] ^ 1]))
+            damage.change("manifests", last.key, with_changed_end)
         grow(log, rng, 3)
         for partition in range(2):
             assert log.port.snapshots.manifest(log.port.snapshots.epochs(partition)[-1]).entities

@@ -25,7 +25,7 @@ from refold.streams.verify import processes
 from refold.streams.verify.processes import RECORDS_MIN, shares_of
 from refold.streams.verify.report import VerifyReport
 from refold.streams.verify.run import verify
-from refold_tests.damaged import Damaged
+from refold_tests.damaged import Damaged, with_changed_end
 from refold_tests.epochs import CLOSING, SMALL_EPOCHS, grow
 from refold_tests.histories import random_history
 from refold_tests.killing_reducer import CALLS, MORTAL, SPARES
@@ -125,9 +125,7 @@ def test_damage_is_named_alike(tmp_path: Path, seed: int, reports: list[bool]) -
         damage.put("arrivals", b"\xff no name", b"")
         damage.put("checkpoints", b"\xff no name\0", b"")
         damage.put("checkpoints", f"{rng.choice(names)}\0".encode(), b"no checkpoint")
-        damage.change(
-            "changes", rng.choice(damage.rows("changes"))[0], lambda value: value[:-1] + bytes([value[-1] ^ 0xFF])
-        )
+        damage.change("changes", rng.choice(damage.rows("changes"))[0], lambda value: with_changed_end(value, 0xFF))
         apart, alone = both(log)
         assert reports == [True, True]
         assert not alone.ok

@@ -21,7 +21,7 @@ from refold.streams.snapshots.chunk import Chunk, ChunkWriter
 from refold.streams.snapshots.manifest import Epoch, Manifest, OffsetSpan, encode_manifest
 from refold.streams.snapshots.store import PIN, TOMB
 from refold.streams.table import keys
-from refold_tests.damaged import Damaged
+from refold_tests.damaged import Damaged, with_changed_end
 from refold_tests.epochs import CLOSING, SMALL_EPOCHS, clean_up, close_many, grow, manifests
 from refold_tests.opening import open_log, take
 from refold_tests.sample_types import OTHER, PICKY, A, defined, document, said
@@ -272,7 +272,7 @@ def test_missing_damaged_or_swapped_records_are_named(damaged: Damaged, kind: st
     damaged.put("snapshots", key, None)
     assert (place, "", "") in damaged.found()
     assert "missing" in damaged.problems()
-    damaged.put("snapshots", key, data[:-1] + bytes([data[-1] ^ 1]) if data else None)
+    damaged.put("snapshots", key, with_changed_end(data) if data else None)
     assert (place, "", "") in damaged.found()
     other = next(value for each, value in damaged.rows("snapshots") if each != key and value != data)
     damaged.put("snapshots", key, other)

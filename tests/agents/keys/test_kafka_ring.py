@@ -20,9 +20,9 @@ from refold.agents.vault import ClearVault, Vault
 from refold.avro.errors import CorruptionError, InputError, KeyUnreadable, NotAnswerable, StorageError
 from refold.streams.log.kafka.manifests import FORGOTTEN_S
 from refold.streams.log.kafka.offsets import KafkaPartition
-from refold.streams.log.kafka.range_reader import RawRecord
 from refold.streams.log.kafka.url import parse_url
 from refold_tests.child import Child
+from refold_tests.damaged import with_changed_end
 from refold_tests.kafka_topics import TIMEOUT_S, Broker
 from refold_tests.key_rings import RingContract
 
@@ -96,12 +96,6 @@ def test_destroyed_key_leaves_caches_within_a_minute_without_a_request(opened: O
     assert (reader.get("run:b"), reader.ids()) == (ring.get("run:b"), ["run:b"])
 
 
-def otherwise_wrapped(raw: RawRecord) -> bytes:
-    """A key's record with one bit of its last byte changed."""
-    assert raw.value is not None
-    return raw.value[:-1] + bytes([raw.value[-1] ^ 1])
-
-
 def test_topic_that_would_lose_keys_and_changed_key_are_refused(opened: Opened, broker: Broker) -> None:
     ring = opened()
     ring.create("run:a")
@@ -109,7 +103,7 @@ def test_topic_that_would_lose_keys_and_changed_key_are_refused(opened: Opened, 
     with broker.reading() as reading:
         (raw,) = reading.records(place, 0, broker.end(place))
     broker.produce(place, [None], key=raw.key)
-    broker.produce(place, [otherwise_wrapped(raw)], key=raw.key)
+    broker.produce(place, [with_changed_end(raw.value or b"")], key=raw.key)
     with pytest.raises(CorruptionError, match="the key run:a is not the one that was wrapped"):
         opened().get("run:a")
     broker.alter(place.topic, "cleanup.policy", "delete")
@@ -212,7 +206,7 @@ def test_damaged_record_affects_only_its_own_key(opened: Opened, broker: Broker)
         first, _ = reading.records(place, 0, broker.end(place))
     broker.produce(place, [b"junk"], key=cbor2.dumps(["run:c", b"12345678"]))
     broker.produce(place, [None], key=first.key)
-    broker.produce(place, [otherwise_wrapped(first)], key=first.key)
+    broker.produce(place, [with_changed_end(first.value or b"")], key=first.key)
     ring = opened()
     assert ring.get("run:b") == keys["run:b"]
     assert [each.key_id for each in ring.damaged(["run:a", "run:b", "run:c"])] == ["run:a", "run:c"]

@@ -1,4 +1,4 @@
-"""A log whose stored rows a test replaces, to see how verify and others react."""
+"""Damage: changed bytes, and a log whose stored rows a test replaces, to see how verify and others react."""
 
 from __future__ import annotations
 
@@ -8,6 +8,11 @@ from contextlib import contextmanager
 from refold.streams.client import Log
 from refold.streams.log.file.log import FileLog
 from refold.streams.rocks.families import Family
+
+
+def with_changed_end(data: bytes, bits: int = 1) -> bytes:
+    """Return bytes whose last one is another in any case: it has these bits flipped."""
+    return data[:-1] + bytes([data[-1] ^ bits])
 
 
 class Damaged:
