@@ -10,7 +10,7 @@ CANDIDATES = $(if $(PYTHON),$(PYTHON),python3 python3.11 python3.12 python3.13 p
 JOBS ?= auto
 CORES := $(shell getconf _NPROCESSORS_ONLN)
 export PYTEST_XDIST_AUTO_NUM_WORKERS ?= $(shell expr $(CORES) + 3)
-# A test of the inner loop waits for almost half of its time, for commands and threads that it started.
+# A test of the inner loop waits for commands and threads that it started: one process more than cores keeps these busy.
 check: export PYTEST_XDIST_AUTO_NUM_WORKERS = $(shell expr $(CORES) + 1)
 test-interpreters: export PYTEST_XDIST_AUTO_NUM_WORKERS = $(CORES)
 ARGS ?=

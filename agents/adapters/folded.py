@@ -36,8 +36,8 @@ V = TypeVar("V")
 
 
 def caught_up(log: Log, entity: str, folded: F) -> F:
-    """Apply an entity's observations since the last call, and return the folded state. The caller must hold the log's
-    turn.
+    """Apply an entity's observations since the last call, and return the folded state. The caller must hold
+    `Log.lock`.
     """
     port = log.port
     end = port.ends()[port.partition_of(entity)]

@@ -49,11 +49,11 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         entry: The agent, imported from the folder `base`.
         path: The entries of sys.path.
-        redactor: The redactor's entry; empty if there is none, or if it is in `redact`.
-        redact: The pickled redactor, in place of an entry.
+        redactor: The name of the function that redacts, as `entry`; empty without a redactor, or with `redact`.
+        redact: The pickled redactor; empty without one, or with `redactor`.
         key: The key of the redactor's tokens.
         golden: The answers of a golden trace that is not exact, by name.
-        folder: The folder in which files may be written. Whoever starts the process creates it, and sets this.
+        folder: The only folder in which files may be written; set by the function that starts the process.
     """
 
     recording: Recording

@@ -50,9 +50,9 @@ class PendingCall:
         order: Its position among the calls of its attempt.
         ignored, found_by: As in RecordedRequest; found_by is JSON.
         so_far: The pieces until now, if its answer arrives in pieces.
-        step_and_attempt: Their numbers, if the call is to be durable before its step ends.
+        step_and_attempt: The numbers of its step and attempt; None if the call is not made durable before its step.
         branch: The name of its branch.
-        recorded: The call as it is recorded; None until that is needed.
+        as_recorded: The call in the form that is recorded, redacted; None before `StepAssembler.call` made it.
     """
 
     kind: Kind
@@ -71,7 +71,7 @@ class PendingCall:
     order: Order = ()
     so_far: Callable[[], Plain] | None = None
     step_and_attempt: tuple[int, int] | None = None
-    recorded: Call | None = None
+    as_recorded: Call | None = None
     ignored: tuple[str, ...] = ()
     found_by: bytes = NULL
     branch: str = ""
@@ -200,9 +200,9 @@ class StepAssembler:
 
     def call(self, call: PendingCall) -> Call:
         """Return a call that has ended, as it is recorded."""
-        if call.recorded is None:
-            call.recorded = self._call(call)
-        return call.recorded
+        if call.as_recorded is None:
+            call.as_recorded = self._call(call)
+        return call.as_recorded
 
     def _call(self, call: PendingCall) -> Call:
         failures = [_parts(each.failure) for each in call.retries]

@@ -29,7 +29,7 @@ class Escape(NamedTuple):
 
     Attributes:
         what: The operation, such as `connect to 127.0.0.1:80`.
-        source_line: The line of code, as file:line.
+        source_line: The line of code, as `FILE:LINE in FUNCTION`.
         thread: The thread that did it outside of the replay's context, and was not stopped; empty if it was denied to
             the replayed code.
     """
@@ -55,7 +55,7 @@ class NetworkDenied(Departure):
 
     Attributes:
         what: The operation.
-        source_line: The line of code, as file:line.
+        source_line: The line of code, as `FILE:LINE in FUNCTION`.
     """
 
     def __init__(self, what: str, source_line: str) -> None:
