@@ -21,7 +21,8 @@ The supervisor starts it with pipes and talks to it in lines of JSON. The first 
 6. When no descendant is left it says `ended`, and ends. The lock is released by that, not before.
 
 Killed before 4: nothing runs. Between 4 and 6: the kernel kills the agent (4); other descendants are killed by the next
-keeper on this machine (3), or by a supervisor that sees its keeper end. The lock is the kernel's and is released.
+keeper on this machine (3), or by a supervisor that sees its keeper end. The lock is the kernel's and is released. That
+supervisor takes it meanwhile: if the next keeper has it, the processes with the mark are that one's.
 
 Stopped with the agent running (SIGSTOP to the keeper alone): the agent runs past its time until the keeper continues.
 Only the operator can cause that. A machine that sleeps stops both; `until_s` counts the sleep.
@@ -138,14 +139,11 @@ class Keeper:
 
     def _locked(self) -> int | None:
         """Return the descriptor of the lock; None if another keeper still has it when time is over."""
-        lock = os.open(Path(self._order.folder) / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        while True:
-            with suppress(BlockingIOError):
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                return lock
+        while (lock := try_lock(self._order.folder)) is None:
             if self._is_over():
                 return None
             time.sleep(_LOOK_S)
+        return lock
 
     def _start(self) -> subprocess.Popen[bytes]:
         order, own = self._order, os.getpid()
@@ -208,6 +206,24 @@ class Keeper:
     def _report_failure(why: str, *, is_refused: bool) -> int:
         _write_line(failed=why, is_refused=is_refused)
         return 1
+
+
+def try_lock(folder: str) -> int | None:
+    """Take the agent's lock on this machine.
+
+    Args:
+        folder: The folder of the lock.
+
+    Returns:
+        The descriptor of the lock, which is released when it is closed; None if another process has the lock.
+    """
+    lock = os.open(Path(folder) / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(lock)
+        return None
+    return lock
 
 
 def copied(pipe: int, output: OutputFile) -> bool:

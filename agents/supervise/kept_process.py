@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
-from refold.agents.supervise.keeper import JsonLineReader, KeeperOrder
+from refold.agents.supervise.keeper import JsonLineReader, KeeperOrder, try_lock
 from refold.agents.supervise.machine import ProcessView
 from refold.agents.supervise.machine_processes import kill_all, marked
 from refold.streams import child_process
@@ -29,7 +30,7 @@ class KeptProcess:
         Raises:
             OSError: No process can be started.
         """
-        self._mark = order.mark
+        self._mark, self._folder = order.mark, order.folder
         self._keeper = child_process.start(_KEEPER, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         assert self._keeper.stdout is not None
         self._lines = JsonLineReader(self._keeper.stdout.fileno())
@@ -70,7 +71,7 @@ class KeptProcess:
                     is_there=False, failure=line["failed"], is_refused=line["is_refused"]
                 )  # fmt: skip
         if has_ended and self._view.is_there:
-            kill_all(marked(self._mark))  # what a keeper left that was killed itself
+            self._kill_left()
             why = f"its keeper {child_process.ending(self._keeper.returncode)}"
             self._view = self._last or self._view._replace(is_there=False, failure=why)
         return self._view
@@ -81,6 +82,13 @@ class KeptProcess:
             assert pipe is not None
             with suppress(OSError):
                 pipe.close()
+
+    def _kill_left(self) -> None:
+        """Kill what a keeper left that was killed itself, but no process of a keeper that has the lock now."""
+        lock = try_lock(self._folder)
+        if lock is not None:
+            kill_all(marked(self._mark))
+            os.close(lock)
 
     def _send_line(self, line: Mapping[str, Any]) -> None:
         assert self._keeper.stdin is not None

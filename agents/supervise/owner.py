@@ -36,8 +36,10 @@ Killed
     in 10:           as between 5 and 8, or after 8.
 
 Stopped (SIGSTOP) past the lease and continued: the keeper has killed the agent at `until`, before anybody else could
-own the agent. What follows is 9, because `until` is over before anything is done. A record that was on its way has the
-older term: no reader counts it. A log that cannot be reached is the same: no renewal, so 9.
+own the agent. What follows is 9: `until` is looked at before the log is read, and again after a renewal. Between such a
+look and an act it may be stopped, too. Then its record has the older term, and no reader counts it; and it kills what a
+keeper left only with the agent's lock, so no process of the next owner. A log that cannot be reached is the same: no
+renewal, so 9.
 """
 
 from __future__ import annotations
@@ -137,8 +139,7 @@ class AgentOwner:
         Raises:
             RefoldError: The log failed. The next call tries again, or gives the agent up.
         """
-        if self._mine is not None and self._by.clock_s() >= self._until_s:
-            self._lose("its lease is over")
+        self._lose_if_over()
         record = self._record = self._entries.read(self._settings.name, self._record)
         if self._mine is not None and not self._is_owner(record):
             self._lose(f"{record.owner} owns it now")
@@ -146,6 +147,7 @@ class AgentOwner:
             self._follow(record)
         if self._mine is not None:
             self._renew(self._mine)
+        self._lose_if_over()  # the renewal took until then
         if self._mine is not None:
             self._move(self._mine, self._record)
 
@@ -255,6 +257,10 @@ class AgentOwner:
         self._acts_from(began_s)
         if self._process is not None:
             self._process.extend(self._until_s)
+
+    def _lose_if_over(self) -> None:
+        if self._mine is not None and self._by.clock_s() >= self._until_s:
+            self._lose("its lease is over")
 
     def _lose(self, why: str) -> None:
         """Step 9."""

@@ -201,6 +201,22 @@ def test_supervisor_stopped_past_its_lease_on_kafka_loses_the_agent(
         stopped_past_its_lease(desk, start, 4)
 
 
+def test_supervisor_stopped_right_after_a_renewal_leaves_the_next_owners_process_alone(
+    desk: Desk, start: Starting
+) -> None:  # fmt: skip
+    lone_agent(desk.folder)
+    one = supervisor(start, desk.url, desk.folder, moment="extended", lease_s=SHORT_S, sent="SIGSTOP")
+    await_true(lambda: desk.row.has_owner)
+    two = supervisor(start, desk.url, desk.folder)
+    await_true(lambda: desk.row.owner.endswith(f"/{two.process.pid}"), "nobody took the agent over")
+    row = desk.await_status("running")
+    one.signal(signal.SIGCONT)
+    await_true(lambda: "given up" in one.line(), "it did not notice that it lost the agent")
+    assert not is_gone(row.pid), "it killed the process of the next owner"
+    later = desk.row
+    assert (later.status, later.pid, later.owner) == ("running", row.pid, row.owner), later
+
+
 def test_waiting_supervisor_takes_over_at_once_from_an_ending_one(desk: Desk, start: Starting) -> None:
     lone_agent(desk.folder)
     one = supervisor(start, desk.url, desk.folder)

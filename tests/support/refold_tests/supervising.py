@@ -29,6 +29,7 @@ MOMENTS: dict[str, tuple[type, str]] = {
     "recorded": (OwnedEntries, "status"),
     "started": (KeptProcess, "__init__"),
     "renewed": (OwnedEntries, "renew"),
+    "extended": (KeptProcess, "extend"),
     "stopping": (KeptProcess, "stop"),
     "released": (OwnedEntries, "release"),
 }
