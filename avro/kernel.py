@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, Protocol
 
 from refold.avro.observation import Encoded, Link, Observation, Source
 
-FORMAT = 12
+FORMAT = 13
 """The FORMAT that the kernel must have. It changes with the interface and with the stored forms that the kernel
 writes.
 """
@@ -47,6 +47,14 @@ FoldedBatch = tuple[list[FoldResult], list[bytes], list[bytes], list[bytes], lis
 """The result of each entity. Then the rows of the timeline, the arrivals, the ids and the checkpoints, as alternating
 keys and values; ids are keys alone. Last, the entities among those left to Python that the kernel can fold once it
 knows what the timeline holds.
+"""
+FoldedGroups = tuple[
+    list[bytes], list[bytes], list[bytes], list[bytes], list[bytes], list[tuple[bytes, bytes, bytes]],
+    tuple[int, int, int], list[int], int,
+]  # fmt: skip
+"""The rows of the states, the timeline, the arrivals, the ids and the checkpoints, as in `FoldedBatch`. Then the key,
+state and framed change of each changed entity; the numbers of new entities, of observations, and of late ones; the
+entities that are left to Python; and the number of records of the others.
 """
 ReadParts = tuple[str, int, int, tuple[str, str, str, str, int], tuple[bytes, ...], dict[str, Any], str, bytes]
 """An assert's entity, observed_at, priority, source, causes, patch, subject and id."""
@@ -113,16 +121,62 @@ class SpanObserver(Protocol):
 class RecordDecider(Protocol):
     """Decides the records of one partition as streams/worker/verdicts.py does."""
 
-    def decide(self, raws: Iterable[Any], recorded_at: int) -> tuple[list[tuple[Any, ...] | None], int]:
+    def decide(self, raws: Iterable[Any], recorded_at: int) -> DecidedRecords:
         """Decide each record, up to the first of an unusual form. The GIL is released during the call.
 
         Args:
             raws: The fetched records: offset, timestamp, key, value, headers.
             recorded_at: The running maximum of the timestamps before them, in milliseconds.
+        """
+
+
+class DecidedRecords(Protocol):
+    """Decided records of one partition, kept by the kernel.
+
+    Attributes:
+        is_plain: Whether all of them are plain observations. Python has to decide the others.
+        size_bytes: The total size of the plain observations in bytes.
+        last: The parts of the `Record` of the last plain observation; None without one.
+    """
+
+    is_plain: bool
+    size_bytes: int
+    last: tuple[Any, ...] | None
+
+    def __len__(self) -> int: ...
+
+    def records(self) -> list[tuple[Any, ...] | None]:
+        """The parts of the `Record` of each plain observation, and None for each other record."""
+
+
+class GroupedRecords(Protocol):
+    """The plain observations of a batch of one partition, grouped by entity. It numbers the entities from 0.
+
+    Attributes:
+        types: The names of the entities' types.
+    """
+
+    types: list[str]
+
+    def keys(self) -> list[bytes]:
+        """The key of each entity's state, in the order of the entities' first records."""
+
+    def records(self, entities: Sequence[int]) -> list[list[tuple[Any, ...]]]:
+        """The parts of the records of some entities, in log order."""
+
+    def fold(
+        self, folders: Sequence[TypeFolder | None], keys: list[bytes], stored: Sequence[bytes | None], through: int
+    ) -> FoldedGroups | None:
+        """Fold the entities. The GIL is released during the call.
+
+        Args:
+            folders: The folder of each type of `types`; None if Python folds it.
+            keys: The keys, as `keys` returned them.
+            stored: The states under these keys.
+            through: The batch's next offset.
 
         Returns:
-            For each record the parts of a `Record` if it is a plain observation, or None if Python has to decide; and
-            the total size of the observations in bytes.
+            What the batch changes; None if Python has to fold all entities.
         """
 
 
@@ -245,6 +299,11 @@ class Kernel(Protocol):
         self, readers: Sequence[Reader], partition: int, partitions: int
     ) -> RecordDecider:
         """The decider for the records of a partition that these readers read."""
+
+    def grouped(self, batch: Sequence[DecidedRecords]) -> GroupedRecords | None:
+        """The plain observations of a batch of one partition, by entity; None if Python has to group them. The GIL is
+        released during the call.
+        """
 
     def RecordChecker(self, readers: Sequence[Reader], partitions: int) -> RecordChecker:  # noqa: N802
         """The checker of the records that these readers read, of a log with so many partitions."""

@@ -12,6 +12,7 @@ mod check;
 mod chunk;
 mod conventions;
 mod decide;
+mod decided;
 mod door;
 mod exact;
 mod fold;
@@ -33,43 +34,33 @@ mod received;
 mod rows;
 mod state;
 mod stated;
+mod type_folder;
 mod value;
 #[cfg(feature = "wrong")]
 mod wrong;
 
 use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::Mutex;
 
 use pyo3::prelude::*;
 use pyo3::pybacked::{PyBackedBytes, PyBackedStr};
 use pyo3::types::{PyBytes, PyDict, PyList, PyString, PyTuple};
 
+use crate::decided::{DecidedRecords, GroupedRecords, RecordDecider};
 use crate::door::GivenObservation;
-use crate::fold::{Outcome, Record, Replayed, Told};
+use crate::fold::Record;
 use crate::given::{layout_of, GivenField};
-use crate::layout::{Definition, Layout};
+use crate::layout::Layout;
 use crate::observation::{Observation, Source};
-use crate::parts::in_parts;
 use crate::rows::{Row, Rows, Span};
+use crate::type_folder::TypeFolder;
 use crate::value::Value;
 
 /// Must change whenever arguments, results or the stored forms that the kernel writes change.
-const FORMAT: u32 = 12;
+const FORMAT: u32 = 13;
 
-/// Python's `Record`: partition, offset, recorded_at, entity, id, framed bytes.
-type GivenRecord = (u16, i64, i64, Py<PyAny>, PyBackedBytes, PyBackedBytes);
-/// An entity's name, its stored state, the next offset of its partition's batch, its records in log order, and whether
-/// the timeline has these, if it was asked.
-type GivenEntity = (PyBackedStr, Option<PyBackedBytes>, i64, Vec<GivenRecord>, Told);
-/// An entity's name, its stored state, and its records in log order.
-type GivenStored = (PyBackedStr, Option<PyBackedBytes>, Vec<GivenRecord>);
 /// A record with its entity as a text.
 type NamedRecord = (u16, i64, i64, PyBackedStr, PyBackedBytes, PyBackedBytes);
-/// An entity's name, its state before a change, the records of the change in log order, and the stored change.
-type GivenChange = (PyBackedStr, Option<PyBackedBytes>, Vec<GivenRecord>, PyBackedBytes);
-/// An entity's name, all its distinct records in log order, and the offsets of its checkpoints.
-type GivenCheckpoints = (PyBackedStr, Vec<GivenRecord>, Vec<i64>);
 /// agent, run, step, tool and seq.
 type GivenSource<'a> = (&'a str, &'a str, &'a str, &'a str, i64);
 
@@ -154,52 +145,6 @@ impl ObservationReader {
     }
 }
 
-/// Decides the records of one partition, with the readers of the type versions whose records it may accept.
-#[pyclass(frozen, module = "refold_kernel")]
-struct RecordDecider {
-    readers: Vec<Py<ObservationReader>>,
-    partition: u32,
-    partitions: u32,
-}
-
-#[pymethods]
-impl RecordDecider {
-    #[new]
-    fn new(readers: Vec<Py<ObservationReader>>, partition: u32, partitions: u32) -> Self {
-        RecordDecider { readers, partition, partitions }
-    }
-
-    /// Decides the records before the first that has an unusual form, with the GIL released.
-    ///
-    /// Returns (partition, offset, recorded_at, entity, id, framed bytes) for each plain observation, and None for each
-    /// record that is left to Python; then the total number of framed bytes. recorded_at: the running maximum of the
-    /// times of earlier records.
-    fn decide<'py>(
-        &self,
-        py: Python<'py>,
-        raws: &Bound<'py, PyAny>,
-        recorded_at: i64,
-    ) -> PyResult<(Bound<'py, PyList>, usize)> {
-        let usual = decide::usual(raws)?;
-        let layouts: Vec<&Layout> = self.readers.iter().map(|reader| &reader.get().layout).collect();
-        let (partition, partitions) = (self.partition, self.partitions);
-        let decide = |raw| unless_panicked(|| decide::decide(&layouts, partition, partitions, raw));
-        let ids: Vec<_> = py.detach(|| usual.iter().map(decide).collect());
-        let (records, mut recorded_at, mut bytes) = (PyList::empty(py), recorded_at, 0);
-        for ((offset, timestamp, key, value, _), id) in usual.into_iter().zip(ids) {
-            recorded_at = recorded_at.max(timestamp);
-            let Some(id) = id else {
-                records.append(py.None())?;
-                continue;
-            };
-            bytes += value.len();
-            let entity = PyString::from_bytes(py, &key)?;
-            records.append((partition, offset, recorded_at, entity, PyBytes::new(py, &id), value))?;
-        }
-        Ok((records, bytes))
-    }
-}
-
 /// Checks stored records, with the readers of the type versions whose records it may confirm.
 #[pyclass(frozen, module = "refold_kernel")]
 struct RecordChecker {
@@ -272,7 +217,7 @@ fn change_heads<'py>(py: Python<'py>, changes: Vec<PyBackedBytes>) -> PyResult<B
 /// Returns the storage key of each entity's state.
 #[pyfunction]
 fn placed<'py>(py: Python<'py>, entities: Vec<PyBackedStr>) -> Vec<Bound<'py, PyBytes>> {
-    entities.iter().map(|entity| PyBytes::new(py, &place::placed(entity))).collect()
+    entities.iter().map(|entity| PyBytes::new(py, &place::placed(entity.as_bytes()))).collect()
 }
 
 /// Returns the spans of a request of OTLP in protobuf: for each scope the texts of its resource and of itself, and its
@@ -530,245 +475,6 @@ fn panics() -> u64 {
     PANICS.load(Ordering::Relaxed)
 }
 
-/// Folds entities of one type version.
-#[pyclass(frozen, module = "refold_kernel")]
-struct TypeFolder {
-    layout: Layout,
-    definition: Definition,
-}
-
-#[pymethods]
-impl TypeFolder {
-    #[new]
-    fn new(
-        type_name: &str,
-        frame: [u8; layout::FRAME_BYTES],
-        fields: Vec<GivenField>,
-        fingerprint: [u8; 32],
-        change_frame: [u8; layout::FRAME_BYTES],
-        offset: u64,
-    ) -> PyResult<Self> {
-        let layout = layout_of(type_name, frame, fields)?;
-        Ok(TypeFolder { layout, definition: Definition { fingerprint, change_frame, offset } })
-    }
-
-    /// The number of the type's fields that the kernel folds.
-    #[getter]
-    fn fields_folded(&self) -> usize {
-        self.layout.fields.iter().filter(|field| field.folded().is_some()).count()
-    }
-
-    /// Folds the records of some entities, with the GIL released.
-    ///
-    /// Returns a tuple. First, for each entity in the given order: None if it is left to Python, (state, change,
-    /// version before, steps, late) if it changed, and () if all its records were known. Then the rows of the timeline,
-    /// the arrivals, the ids and the checkpoints of all entities, sorted by key: lists of alternating keys and values;
-    /// for the ids, of keys only. Last, for each entity that was not folded because the timeline must be asked: its
-    /// index, and the indexes and keys of the records.
-    fn fold<'py>(&self, py: Python<'py>, entities: Vec<GivenEntity>) -> PyResult<Bound<'py, PyTuple>> {
-        let records: Vec<Vec<Record>> = entities.iter().map(|(_, _, _, records, _)| records_of(records)).collect();
-        let given: Vec<Unfolded> = entities
-            .iter()
-            .zip(&records)
-            .map(|((name, packed, through, _, told), records)| (&**name, packed.as_deref(), *through, records, told))
-            .collect();
-        let (layout, definition) = (&self.layout, &self.definition);
-        let folded = py.detach(|| in_parts(&given, |part| FoldedPart::of(layout, definition, part)));
-        let found = given_back(py, &folded);
-        folded.into_iter().for_each(|part| keep_buffer(part.rows.into_buffer()));
-        found
-    }
-
-    /// Compares stored changes with what their records fold to, with the GIL released. Returns the state after each change;
-    /// None for one that Python must check.
-    fn check_changes<'py>(&self, py: Python<'py>, changes: Vec<GivenChange>) -> Vec<Option<Bound<'py, PyBytes>>> {
-        let records: Vec<Vec<Record>> = changes.iter().map(|(_, _, records, _)| records_of(records)).collect();
-        let given: Vec<_> = changes
-            .iter()
-            .zip(&records)
-            .map(|((name, packed, _, stored), records)| (&**name, packed.as_deref(), records, &**stored))
-            .collect();
-        let (layout, definition) = (&self.layout, &self.definition);
-        let states: Vec<_> = py.detach(|| {
-            let mut rows = Rows::default();
-            let nothing = rows.mark();
-            given
-                .iter()
-                .map(|(name, packed, records, stored)| {
-                    rows.truncate(&nothing);
-                    unless_panicked(|| check::change(layout, definition, name, *packed, records, stored, &mut rows))
-                })
-                .collect()
-        });
-        each_in_python(py, &states)
-    }
-
-    /// Folds entities from nothing, with the GIL released. Returns the checkpoints of each; None if Python must fold it.
-    fn checkpoints<'py>(
-        &self,
-        py: Python<'py>,
-        entities: Vec<GivenCheckpoints>,
-    ) -> Vec<Option<Vec<Bound<'py, PyBytes>>>> {
-        let records: Vec<Vec<Record>> = entities.iter().map(|(_, records, _)| records_of(records)).collect();
-        let given: Vec<_> = entities
-            .iter()
-            .zip(&records)
-            .map(|((name, _, offsets), records)| (&**name, records, offsets.as_slice()))
-            .collect();
-        let layout = &self.layout;
-        let found: Vec<Option<Vec<Vec<u8>>>> = py.detach(|| {
-            given
-                .iter()
-                .map(|(name, records, offsets)| unless_panicked(|| fold::checkpoints(layout, name, records, offsets)))
-                .collect()
-        });
-        found.iter().map(|each| each.as_ref().map(|values| in_python(py, values))).collect()
-    }
-
-    /// Folds the records of some entities into their states only, with the GIL released.
-    ///
-    /// Returns, for each entity in the given order, None if it is left to Python, else its state and the number of new
-    /// records; no state if none was new.
-    fn replay<'py>(&self, py: Python<'py>, entities: Vec<GivenStored>) -> PyResult<Bound<'py, PyList>> {
-        let records: Vec<Vec<Record>> = entities.iter().map(|(_, _, records)| records_of(records)).collect();
-        let given: Vec<_> = entities
-            .iter()
-            .zip(&records)
-            .map(|((name, packed, _), records)| (&**name, packed.as_deref(), records))
-            .collect();
-        let layout = &self.layout;
-        let replayed: Vec<Option<Replayed>> = py.detach(|| {
-            given
-                .iter()
-                .map(|(name, packed, records)| unless_panicked(|| fold::replay(layout, name, *packed, records)))
-                .collect()
-        });
-        let given = replayed.iter().map(|each| {
-            let each = each.as_ref()?;
-            Some((each.state.as_ref().map(|state| PyBytes::new(py, state)), each.steps))
-        });
-        PyList::new(py, given.collect::<Vec<_>>())
-    }
-}
-
-/// Returns bytes, or None, for each item.
-fn each_in_python<'py>(py: Python<'py>, each: &[Option<Vec<u8>>]) -> Vec<Option<Bound<'py, PyBytes>>> {
-    each.iter().map(|bytes| bytes.as_ref().map(|bytes| PyBytes::new(py, bytes))).collect()
-}
-
-fn records_of(given: &[GivenRecord]) -> Vec<Record<'_>> {
-    given
-        .iter()
-        .map(|(partition, offset, recorded_at, _, id, data)| Record {
-            partition: *partition,
-            offset: *offset,
-            recorded_at: *recorded_at,
-            id,
-            data,
-        })
-        .collect()
-}
-
-// New buffers for each batch cost a page fault for each of their pages.
-static BUFFERS: Mutex<Vec<Vec<u8>>> = Mutex::new(Vec::new());
-const BUFFERS_MAX: usize = 4;
-const BUFFER_BYTES_MAX: usize = 8 << 20;
-
-/// Returns a kept buffer, or an empty one.
-fn buffer() -> Vec<u8> {
-    BUFFERS.lock().ok().and_then(|mut kept| kept.pop()).unwrap_or_default()
-}
-
-fn keep_buffer(buffer: Vec<u8>) {
-    if let Ok(mut kept) = BUFFERS.lock() {
-        if kept.len() < BUFFERS_MAX && buffer.capacity() <= BUFFER_BYTES_MAX {
-            kept.push(buffer);
-        }
-    }
-}
-
-/// About what a record adds to its rows, its change and its entity's state, beside its own bytes.
-const BYTES_AROUND: usize = 700;
-
-/// An entity to fold: its name, state, the batch's next offset, its records, and what the timeline has of them.
-type Unfolded<'a> = (&'a str, Option<&'a [u8]>, i64, &'a Vec<Record<'a>>, &'a Told);
-
-/// Returns room for the rows, states and changes of some entities.
-fn room_for(entities: &[Unfolded], buffer: Vec<u8>) -> Rows {
-    let records = entities.iter().map(|(_, _, _, records, _)| records.len()).sum();
-    let bytes = |(_, packed, _, records, _): &Unfolded| {
-        packed.map_or(0, <[u8]>::len) + records.iter().map(|each| 2 * each.data.len() + BYTES_AROUND).sum::<usize>()
-    };
-    Rows::with_room(buffer, entities.iter().map(bytes).sum(), records)
-}
-
-/// Some of the entities of a batch, folded. The rows of each index are in the order of their keys: RocksDB writes them
-/// faster.
-struct FoldedPart {
-    outcomes: Vec<Option<Outcome>>,
-    rows: Rows,
-}
-
-impl FoldedPart {
-    fn of(layout: &Layout, definition: &Definition, entities: &[Unfolded]) -> Self {
-        let mut rows = room_for(entities, buffer());
-        let fold = |(name, packed, through, records, told): &Unfolded| {
-            let mark = rows.mark();
-            let found =
-                unless_panicked(|| fold::fold(layout, definition, name, *packed, records, *through, told, &mut rows));
-            if !matches!(found, Some(Outcome::Folded(_))) {
-                rows.truncate(&mark);
-            }
-            found
-        };
-        let outcomes = entities.iter().map(fold).collect();
-        rows.sort();
-        FoldedPart { outcomes, rows }
-    }
-}
-
-fn given_back<'py>(py: Python<'py>, folded: &[FoldedPart]) -> PyResult<Bound<'py, PyTuple>> {
-    let entities = PyList::empty(py);
-    let doubtful = PyList::empty(py);
-    for FoldedPart { outcomes, rows } in folded {
-        let bytes = |span: Span| PyBytes::new(py, rows.get(span));
-        for each in outcomes {
-            match each {
-                Some(Outcome::Folded(Some(changed))) => entities.append((
-                    bytes(changed.state),
-                    bytes(changed.change),
-                    changed.version_before,
-                    changed.steps,
-                    changed.late,
-                ))?,
-                Some(Outcome::Folded(None)) => entities.append(PyTuple::empty(py))?,
-                Some(Outcome::Doubtful(records)) => {
-                    let keys = records.iter().map(|(place, key)| (*place, PyBytes::new(py, key)));
-                    doubtful.append((entities.len(), keys.collect::<Vec<_>>()))?;
-                    entities.append(py.None())?;
-                }
-                None => entities.append(py.None())?,
-            }
-        }
-    }
-    let in_order = |index: fn(&Rows) -> &Vec<Row>| {
-        let mut sorted: Vec<(&[u8], &[u8])> = folded
-            .iter()
-            .flat_map(|FoldedPart { rows, .. }| index(rows).iter().map(|(key, value)| (rows.get(*key), rows.get(*value))))
-            .collect();
-        sorted.sort(); // it merges the parts, which are sorted
-        sorted.into_iter().flat_map(|(key, value)| [PyBytes::new(py, key), PyBytes::new(py, value)]).collect::<Vec<_>>()
-    };
-    let mut ids: Vec<&[u8]> =
-        folded.iter().flat_map(|FoldedPart { rows, .. }| rows.ids.iter().map(|key| rows.get(*key))).collect();
-    ids.sort();
-    let ids: Vec<_> = ids.into_iter().map(|key| PyBytes::new(py, key)).collect();
-    let timeline = in_order(|rows| &rows.timeline);
-    let arrivals = in_order(|rows| &rows.arrivals);
-    let checkpoints = in_order(|rows| &rows.checkpoints);
-    (entities, timeline, arrivals, ids, checkpoints, doubtful).into_pyobject(py)
-}
-
 #[pymodule]
 fn refold_kernel(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("FORMAT", FORMAT)?;
@@ -778,6 +484,9 @@ fn refold_kernel(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(spans_of, module)?)?;
     module.add_class::<ObservationReader>()?;
     module.add_class::<RecordDecider>()?;
+    module.add_class::<DecidedRecords>()?;
+    module.add_class::<GroupedRecords>()?;
+    module.add_function(wrap_pyfunction!(decided::grouped, module)?)?;
     module.add_class::<RecordChecker>()?;
     module.add_function(wrap_pyfunction!(change_heads, module)?)?;
     module.add_class::<SpanObserver>()?;

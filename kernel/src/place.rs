@@ -32,9 +32,8 @@ pub fn partition(entity: &str, partitions: u32) -> Option<u32> {
     slot(entity.as_bytes()).checked_rem(partitions)
 }
 
-/// Returns an entity's key, prefixed with its slot and bucket, by which it sorts first.
-pub fn placed(entity: &str) -> Vec<u8> {
-    let key = entity.as_bytes();
+/// Returns the key of an entity's records, prefixed with its slot and bucket, by which it sorts first.
+pub fn placed(key: &[u8]) -> Vec<u8> {
     let [.., high, low] = slot(key).to_be_bytes();
     let bucket = Sha256::digest(key)[0];
     [[high, low, bucket].as_slice(), key].concat()

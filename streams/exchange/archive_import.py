@@ -46,7 +46,7 @@ from refold.streams.log.file.records import Identity
 from refold.streams.log.file.restore import Restorer, forked
 from refold.streams.log.port import DeadLetter, Marked, Record
 from refold.streams.rocks.database import Database
-from refold.streams.table.batch_fold import CheckedRecord
+from refold.streams.table.checked import CheckedRecord
 
 
 def read_items(file: ExchangeFile, progress: Progress | None = None) -> Iterator[tuple[str, Item]]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from rocksdict import ColumnFamily, WriteBatch
@@ -35,21 +36,27 @@ class WriteSet:
 
     def put_rows(self, family: Family, rows: Iterable[tuple[bytes, bytes]]) -> None:
         """Put many rows of one family, given as (key, value)."""
-        put, handle = self._raw.put, self._handle(family)
-        for key, value in rows:
-            put(key, value, handle)
+        with self._items_of(family) as items:
+            for key, value in rows:
+                items[key] = value
 
     def put_keys(self, family: Family, keys: Sequence[bytes]) -> None:
         """Put many rows of one family that have no values."""
-        put, handle = self._raw.put, self._handle(family)
-        for key in keys:
-            put(key, b"", handle)
+        with self._items_of(family) as items:
+            for key in keys:
+                items[key] = b""
 
-    def _handle(self, family: Family) -> ColumnFamily:
+    @contextmanager
+    def _items_of(self, family: Family) -> Iterator[WriteBatch]:
+        """Let the batch put its items into a family: one takes two thirds of the time of `put`."""
         try:
-            return self._handles[family]
+            self._raw.set_default_column_family(self._handles[family])
         except KeyError:
             raise_key_error(self._path, self._handles, family, b"")
+        try:
+            yield self._raw
+        finally:
+            self._raw.set_default_column_family(None)  # the batch would keep the handle
 
     def delete(self, family: Family, key: bytes) -> None:
         try:

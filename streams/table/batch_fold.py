@@ -20,10 +20,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from refold.avro.errors import CorruptionError, SchemaError, StorageError
-from refold.avro.kernel import FoldResult, find_kernel
+from refold.avro.kernel import DecidedRecords, FoldResult, GroupedRecords, find_kernel
 from refold.avro.observation import Observation, type_of
 from refold.avro.registry import Registry
 from refold.reducers.cells import new_tuple
@@ -38,6 +38,7 @@ from refold.streams.rocks.batch import WriteSet
 from refold.streams.rocks.database import Database
 from refold.streams.rocks.scan import Row
 from refold.streams.table import keys
+from refold.streams.table.checked import CheckedRecord, checked_records
 from refold.streams.table.checkpoints import FIRST, checkpoint_value, is_due
 from refold.streams.table.folds import Folds, TypeFold
 from refold.streams.table.index_gaps import Gaps, ReadRecords, index, records_in
@@ -60,13 +61,6 @@ class FoldOutcome(Protocol):
             late: The number of these observations with an order key below one that was folded earlier.
             reopened: How often an entity was folded again from nothing.
         """
-
-
-class CheckedRecord(NamedTuple):
-    """A checked record. The observation is None if the kernel checked it: it is decoded when it is needed."""
-
-    record: Record
-    observation: Observation | None
 
 
 class NotFolded(SchemaError):
@@ -100,6 +94,17 @@ class _Touched:
     steps: list[ChangeStep] = field(default_factory=list)
     late: int = 0
     reopened: int = 0
+
+
+class _NotedChanges:
+    """Notes the changes of some entities of a batch, to be reported with the others."""
+
+    def __init__(self, outcome: FoldOutcome) -> None:
+        self.folded = outcome.folded
+        self.changes: list[EntityChange] = []
+
+    def changed(self, partition: int, changes: Sequence[EntityChange]) -> None:
+        self.changes += changes
 
 
 class BatchFold:
@@ -149,6 +154,52 @@ class BatchFold:
             through = {record.partition: record.offset + 1 for record, _ in arrived}
         places = all_placed(list(grouped))
         stored = self._database.multi_get("state", places)
+        self._fold_grouped(grouped, places, stored, decoded, through, write, outcome)
+
+    def fold_decided(
+        self, decided: Sequence[DecidedRecords], partition: int, through: int, write: WriteSet, outcome: FoldOutcome
+    ) -> None:
+        """Like `fold`, of observations of one partition that the kernel decided and keeps.
+
+        The kernel groups and folds them: Python makes no object of a record. What it leaves is folded as by `fold`.
+        """
+        groups = None
+        if self._kernel is not None and not self.gaps:
+            groups = self._kernel.grouped(decided)
+        if groups is None or not self._folded_groups(groups, partition, through, write, outcome):
+            arrived = [each for found in decided for each in checked_records(found) if each is not None]
+            self.fold(arrived, write, outcome, {partition: through})
+
+    def _folded_groups(
+        self, groups: GroupedRecords, partition: int, through: int, write: WriteSet, outcome: FoldOutcome
+    ) -> bool:
+        """Fold records that the kernel grouped. Return False if it folds none of them."""
+        assert self._native is not None
+        places = groups.keys()
+        stored = self._database.multi_get("state", places)
+        found = self._native.fold_groups(self._folds, groups, places, stored, through, write)
+        if found is None:
+            return False
+        *_, changes, (entities, observations, late), left, _ = found
+        if observations:
+            outcome.folded(partition, entities, observations, late, 0)
+        if left:
+            noted = _NotedChanges(outcome)
+            each = [[new_tuple(Record, parts) for parts in records] for records in groups.records(left)]
+            grouped = {records[0].entity: records for records in each}
+            some = [places[place] for place in left], [stored[place] for place in left]
+            self._fold_grouped(grouped, *some, {}, {partition: through}, write, noted)
+            order = {key: number for number, key in enumerate(places)}
+            changes = sorted([*changes, *noted.changes], key=lambda change: order[change[0]])
+        if changes:
+            outcome.changed(partition, changes)
+        return True
+
+    def _fold_grouped(
+        self, grouped: Mapping[str, Sequence[Record]], places: Sequence[bytes], stored: Sequence[bytes | None],
+        decoded: Mapping[bytes, Observation], through: Mapping[int, int], write: WriteSet, outcome: FoldOutcome,
+    ) -> None:  # fmt: skip
+        """Fold the records of some entities. places: the keys of their states. stored: their states."""
         if self.gaps:
             self._look_into_gaps(grouped, stored, decoded)
         by_kernel: Sequence[FoldResult] = [None] * len(places)

@@ -15,7 +15,17 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 
 from refold.avro.errors import SchemaError
-from refold.avro.kernel import Doubtful, EntityRecords, FoldResult, Kernel, Replayed, StoredRecords, TypeFolder
+from refold.avro.kernel import (
+    Doubtful,
+    EntityRecords,
+    FoldedGroups,
+    FoldResult,
+    GroupedRecords,
+    Kernel,
+    Replayed,
+    StoredRecords,
+    TypeFolder,
+)
 from refold.avro.observation import type_of
 from refold.streams.log.port import Record
 from refold.streams.rocks.batch import WriteSet
@@ -58,16 +68,36 @@ class NativeFolder:
                 self._fold(type_folder, _with_lookups(some, doubtful, timeline), asked, write, found)
         return found
 
+    def fold_groups(
+        self, folds: Folds, groups: GroupedRecords, keys: list[bytes], stored: Sequence[bytes | None], through: int,
+        write: WriteSet,
+    ) -> FoldedGroups | None:  # fmt: skip
+        """Fold the grouped records of one partition. Their rows, also the states, are put into `write`.
+
+        Args:
+            keys: The keys of their states.
+            stored: The entities' states.
+            through: The batch's next offset.
+
+        Returns:
+            What the batch changes; None if all entities are left to Python.
+        """
+        folders = [_folder_of(self._kernel, folds, name) for name in groups.types]
+        found = groups.fold(folders, keys, stored, through)
+        if found is not None:
+            states, timeline, arrivals, ids, checkpoints, *_, records = found
+            write.put_pairs("state", states)
+            _put_index_rows(write, timeline, arrivals, ids, checkpoints)
+            self.records += records
+        return found
+
     def _fold(
         self, type_folder: TypeFolder, entities: Sequence[EntityRecords], places: Sequence[int], write: WriteSet,
         found: list[FoldResult],
     ) -> list[Doubtful]:  # fmt: skip
         """Fold entities, and put the results at their places; returns those that the timeline must be asked about."""
         folded, timeline, arrivals, ids, checkpoints, doubtful = type_folder.fold(entities)
-        write.put_pairs("timeline", timeline)
-        write.put_pairs("arrivals", arrivals)
-        write.put_keys("ids", ids)
-        write.put_pairs("checkpoints", checkpoints)
+        _put_index_rows(write, timeline, arrivals, ids, checkpoints)
         for place, each in zip(places, folded, strict=True):
             found[place] = each
         self.records += sum([len(entity[3]) for entity, each in zip(entities, folded, strict=True) if each is not None])
@@ -115,8 +145,22 @@ def _by_type_folder(
     for place, name in enumerate(names):
         by_type.setdefault(type_of(name), []).append(place)
     for type_name, places in by_type.items():
-        type_folder = None
-        with suppress(SchemaError):  # raised again when Python folds an entity of the type
-            type_folder = folds.of(type_name).native(kernel)
+        type_folder = _folder_of(kernel, folds, type_name)
         if type_folder is not None:
             yield type_folder, places
+
+
+def _folder_of(kernel: Kernel, folds: Folds, type_name: str) -> TypeFolder | None:
+    with suppress(SchemaError):  # raised again when Python folds an entity of the type
+        return folds.of(type_name).native(kernel)
+    return None
+
+
+def _put_index_rows(
+    write: WriteSet, timeline: Sequence[bytes], arrivals: Sequence[bytes], ids: Sequence[bytes],
+    checkpoints: Sequence[bytes],
+) -> None:  # fmt: skip
+    write.put_pairs("timeline", timeline)
+    write.put_pairs("arrivals", arrivals)
+    write.put_keys("ids", ids)
+    write.put_pairs("checkpoints", checkpoints)

@@ -28,7 +28,7 @@ from refold.reducers.registered import NotRegistered
 from refold.streams.held_types import held, problem_of
 from refold.streams.log.kafka.fold_position import PartitionPoint
 from refold.streams.log.port import LogReader, Record, observation_in
-from refold.streams.table.batch_fold import CheckedRecord
+from refold.streams.table.checked import CheckedRecord
 from refold.streams.table.folds import TypeFold
 from refold.streams.worker.partition_table import PartitionTable, rows_by_place
 from refold.streams.worker.pending_commit import Overlay

@@ -39,7 +39,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer, TopicPartition
@@ -287,28 +287,29 @@ class Emitter:
 
     def _produce(self, commit: PendingCommit) -> None:
         headers = commit.overlay.stored.at.headers
-        for placed, _, change in commit.overlay.changes:
-            self._send(self._topics.changes, commit.partition, placed[PLACE_BYTES:], change, headers)
-        for verdict in commit.verdicts:
-            self._send(
-                self._topics.deadletters, commit.partition, verdict_key(verdict), verdict_value(verdict), headers,
-                on_delivery=self._next_deadletter_offset,
-            )  # fmt: skip
+        changes = ((placed[PLACE_BYTES:], change) for placed, _, change in commit.overlay.changes)
+        self._send(self._topics.changes, commit.partition, changes, headers)
+        verdicts = ((verdict_key(verdict), verdict_value(verdict)) for verdict in commit.verdicts)
+        self._send(self._topics.deadletters, commit.partition, verdicts, headers, self._next_deadletter_offset)
 
     def _send(
-        self, topic: str, partition: int, key: bytes, value: bytes, headers: Headers,
+        self, topic: str, partition: int, rows: Iterable[tuple[bytes, bytes]], headers: Headers,
         on_delivery: Callable[[KafkaError | None, Message], None] | None = None,
     ) -> None:  # fmt: skip
-        while True:
-            try:
-                self._producer.produce(
-                    topic, partition=partition, key=key, value=value, headers=headers, on_delivery=on_delivery
-                )
-                return
-            except BufferError:
-                self._producer.poll(_POLL_S)
-            except KafkaException as failed:
-                raise self._not_emitted("emit", failed) from failed
+        """Produce records, given as (key, value).
+
+        This takes a large part of an emission, and holds the GIL. By position a call takes two thirds of its time.
+        """
+        produce = self._producer.produce
+        for key, value in rows:
+            while True:
+                try:
+                    produce(topic, value, key, partition, on_delivery, None, 0, headers)
+                    break
+                except BufferError:
+                    self._producer.poll(_POLL_S)
+                except KafkaException as failed:
+                    raise self._not_emitted("emit", failed) from failed
 
     def _next_deadletter_offset(self, error: KafkaError | None, message: Message) -> None:
         if error is None:

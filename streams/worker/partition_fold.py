@@ -13,11 +13,12 @@ from refold.avro.registry import Registry
 from refold.streams.deadletters import Verdict
 from refold.streams.held_types import held
 from refold.streams.log.kafka.range_reader import RawRecord
-from refold.streams.table.batch_fold import CheckedRecord, NotFolded
+from refold.streams.table.batch_fold import NotFolded
+from refold.streams.table.checked import CheckedRecord, checked_records, last_record
 from refold.streams.worker.advance import apply_without_fold, redefinition_overlay
 from refold.streams.worker.fetcher import AtEnd, Fetched, UnreadableOffsets
 from refold.streams.worker.partition_table import PartitionTable
-from refold.streams.worker.pending_commit import NextBatch, PendingCommit
+from refold.streams.worker.pending_commit import NextBatch, Overlay, PendingCommit
 from refold.streams.worker.verdicts import Decider
 
 DAMAGE_RETRY_S = 2.0
@@ -212,17 +213,18 @@ class PartitionFold:
             if isinstance(decided, Verdict):
                 batch.verdicts.append(decided)
             else:
-                batch.observations.append(decided)
+                batch.add(decided)
 
     def _decide_plain(self) -> list[CheckedRecord | None]:
         """Return the kernel's decisions on the waiting records; empty if it decided all of them, the usual case."""
-        found, size = self._decider.decide_plain(self._waiting, self._recorded_at)
-        if not found or len(found) != len(self._waiting) or None in found:
-            return found
-        plain = [each for each in found if each is not None]
-        self._batch.observations += plain
-        self._batch.size_bytes += size
-        last = plain[-1].record
+        found = self._decider.decide_plain(self._waiting, self._recorded_at)
+        if found is None:
+            return []
+        last = last_record(found)
+        if last is None or not found.is_plain or len(found) != len(self._waiting):
+            return checked_records(found)
+        self._batch.add_decided(found)
+        self._batch.size_bytes += found.size_bytes
         self._next, self._recorded_at = last.offset + 1, last.recorded_at
         self._waiting.clear()
         return []
@@ -279,7 +281,7 @@ class PartitionFold:
         if self._batch:
             batch, self._batch = self._batch, NextBatch()
             try:
-                overlay = self.table.fold(batch.observations, self._next, self._recorded_at)
+                overlay = self._folded(batch)
             except NotFolded as error:
                 raise StorageError(
                     f"{error}. Provide what this process lacks, then start it again. If the definition is not yours: "
@@ -293,6 +295,11 @@ class PartitionFold:
                 self.counts.redefinitions += 1
                 return PendingCommit(self.number, redefinition_overlay(self.table, version), ())
         return None
+
+    def _folded(self, batch: NextBatch) -> Overlay:
+        if batch.decided:
+            return self.table.fold_decided(batch.decided, self._next, self._recorded_at)
+        return self.table.fold(batch.observations, self._next, self._recorded_at)
 
     def is_pending(self, commit: PendingCommit) -> bool:
         """Whether `commit` is this partition's pending one. False if the partition was restarted since."""

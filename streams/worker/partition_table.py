@@ -24,17 +24,20 @@ from pathlib import Path
 from threading import RLock
 
 from refold.avro.errors import CorruptionError, DamagedRecord, InputError, LockedError
+from refold.avro.kernel import DecidedRecords
 from refold.avro.registry import Registry
 from refold.streams.cut import FOLD_VERSION
 from refold.streams.deadline import Deadline
 from refold.streams.log.kafka.fold_position import PartitionPoint
+from refold.streams.log.port import Record
 from refold.streams.partitioner import place_in
 from refold.streams.rocks.database import Database
 from refold.streams.rocks.families import Memory
 from refold.streams.rocks.layout import is_log
 from refold.streams.rocks.scan import Row
 from refold.streams.table import keys
-from refold.streams.table.batch_fold import BatchFold, CheckedRecord, fold_again
+from refold.streams.table.batch_fold import BatchFold, fold_again
+from refold.streams.table.checked import CheckedRecord, last_record
 from refold.streams.table.folds import TypeFold
 from refold.streams.table.index_backfill import Filler
 from refold.streams.table.index_gaps import ReadRecords, read_gaps
@@ -170,13 +173,23 @@ class PartitionTable:
         Raises:
             NotFolded: A custom reducer fails on a record.
         """
-        here, overlay = self.position, self.empty_overlay()
+        overlay = self.empty_overlay()
         with self._lock:
-            self._writer.fold(arrived, overlay.write, overlay, {here.partition: offset})
-        if arrived:
-            record = arrived[-1].record
-            overlay.stored = replace(overlay.stored, last=(record.offset, record.id))
-        return overlay.to(PartitionPoint(offset, here.at.schemas), recorded_at)
+            self._writer.fold(arrived, overlay.write, overlay, {self.position.partition: offset})
+        return self._folded(overlay, arrived[-1].record if arrived else None, offset, recorded_at)
+
+    def fold_decided(self, decided: Sequence[DecidedRecords], offset: int, recorded_at: int) -> Overlay:
+        """Like `fold`, of observations that the kernel decided."""
+        overlay = self.empty_overlay()
+        with self._lock:
+            self._writer.fold_decided(decided, self.position.partition, offset, overlay.write, overlay)
+        return self._folded(overlay, last_record(decided[-1]), offset, recorded_at)
+
+    def _folded(self, overlay: Overlay, last: Record | None, offset: int, recorded_at: int) -> Overlay:
+        """Set where an overlay leads to. last: the last of its observations."""
+        if last is not None:
+            overlay.stored = replace(overlay.stored, last=(last.offset, last.id))
+        return overlay.to(PartitionPoint(offset, self.position.at.schemas), recorded_at)
 
     def fold_again(self, type_fold: TypeFold, rows: Iterable[Row], to: PartitionPoint) -> Overlay:
         """Fold entities again by the definition that is being applied.

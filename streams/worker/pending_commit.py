@@ -17,12 +17,14 @@ from typing import NamedTuple
 import cbor2
 
 from refold.avro.errors import CorruptionError
+from refold.avro.kernel import DecidedRecords
 from refold.streams.cut import FOLD_VERSION
 from refold.streams.deadletters import Verdict
 from refold.streams.log.kafka.fold_position import BEGIN, PartitionPoint
 from refold.streams.rocks.batch import WriteSet
 from refold.streams.rocks.database import Database
-from refold.streams.table.batch_fold import CheckedRecord, EntityChange
+from refold.streams.table.batch_fold import EntityChange
+from refold.streams.table.checked import CheckedRecord, checked_records
 
 POSITION = b"position"
 FORMAT = 3
@@ -110,16 +112,33 @@ class NextBatch:
     """The records of the next commit, decided.
 
     Attributes:
+        decided: Its observations, if the kernel decided all of them. Then `observations` is empty.
+        observations: Its observations, if Python decided one of them. Then `decided` is empty.
         set_aside: How many of their offsets are set aside.
     """
 
+    decided: list[DecidedRecords] = field(default_factory=list)
     observations: list[CheckedRecord] = field(default_factory=list)
     verdicts: list[Verdict] = field(default_factory=list)
     set_aside: int = 0
     size_bytes: int = 0
 
     def __len__(self) -> int:
-        return len(self.observations) + len(self.verdicts) + self.set_aside
+        return sum(map(len, self.decided)) + len(self.observations) + len(self.verdicts) + self.set_aside
+
+    def add_decided(self, found: DecidedRecords) -> None:
+        """Add plain observations that follow the others."""
+        if self.observations:
+            self.observations += filter(None, checked_records(found))
+        else:
+            self.decided.append(found)
+
+    def add(self, record: CheckedRecord) -> None:
+        """Add an observation that follows the others."""
+        for found in self.decided:
+            self.observations += filter(None, checked_records(found))
+        self.decided.clear()
+        self.observations.append(record)
 
 
 class Overlay:

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from refold.avro.errors import UnknownWireId
-from refold.avro.kernel import ObservationReader, RecordDecider, find_kernel
+from refold.avro.kernel import DecidedRecords, ObservationReader, RecordDecider, find_kernel
 from refold.avro.registry import Registry
 from refold.reducers.cells import new_tuple
 from refold.streams.deadletters import Verdict
@@ -25,7 +25,7 @@ from refold.streams.log.kafka.deadletters import verdict_on
 from refold.streams.log.kafka.range_reader import RawRecord
 from refold.streams.log.kafka.records import NoObservation, checked_observation
 from refold.streams.log.port import Record
-from refold.streams.table.batch_fold import CheckedRecord
+from refold.streams.table.checked import CheckedRecord
 
 
 class MissingSchema(NamedTuple):
@@ -51,7 +51,7 @@ class Decider:
         self._native: RecordDecider | None = None
         self._known = -1
 
-    def decide_plain(self, raws: Iterable[object], recorded_at: int) -> tuple[list[CheckedRecord | None], int]:
+    def decide_plain(self, raws: Iterable[object], recorded_at: int) -> DecidedRecords | None:
         """Let the kernel decide fetched records.
 
         Args:
@@ -59,18 +59,15 @@ class Decider:
             recorded_at: The greatest time of the records before them, in milliseconds since 1970.
 
         Returns:
-            The observation of each record, or None if `decide` must be called; the list ends before the first item that
-            is not a record, and is empty without a kernel. Then the size of the observations in bytes.
+            The records before the first item that is not a record. For those that are no plain observations `decide`
+            must be called. None without a kernel.
         """
         if self._kernel is None:
-            return [], 0
+            return None
         if self._native is None or len(self._registry) != self._known:
             self._known = len(self._registry)
             self._native = self._kernel.RecordDecider(_readers(self._registry), self._partition, self._partitions)
-        found, size = self._native.decide(raws, recorded_at)
-        return [
-            None if each is None else new_tuple(CheckedRecord, (new_tuple(Record, each), None)) for each in found
-        ], size
+        return self._native.decide(raws, recorded_at)
 
     def decide(self, raw: RawRecord, recorded_at: int) -> CheckedRecord | Verdict:
         """Decide a record.

@@ -16,7 +16,7 @@ from refold.streams.log.kafka.range_reader import Headers, RawRecord
 from refold.streams.log.kafka.records import ID
 from refold.streams.log.port import Record
 from refold.streams.partitioner import PLACE_BYTES, partition_of
-from refold.streams.table.batch_fold import CheckedRecord
+from refold.streams.table.checked import CheckedRecord, checked_records, last_record
 from refold.streams.worker.fetcher import UnreadableOffsets
 from refold.streams.worker.verdicts import Decider, MissingSchema
 from refold_tests.encoded_entities import place
@@ -58,7 +58,7 @@ def raws(registry: Registry, chosen: random.Random, count: int) -> Iterator[RawR
         data, own = codec.encode_identified(made)
         key = entity.encode()
         headers: Headers = [(ID, own)]
-        match chosen.randrange(12):
+        match chosen.randrange(14):
             case 0:
                 data = damaged_bytes(data, chosen)
             case 1:
@@ -69,6 +69,10 @@ def raws(registry: Registry, chosen: random.Random, count: int) -> Iterator[RawR
                 headers = []
             case 4:
                 headers = [("other", b"1"), *headers]
+            case 5:
+                headers = [(ID, chosen.choice([None, own[:31], own + b"0"]))]
+            case 6:
+                headers = [(chosen.choice(["other", "réfold"]), own)]
         yield RawRecord(offset, chosen.randrange(1_000_000), key, data, headers)
 
 
@@ -82,10 +86,11 @@ def test_each_decision_matches_python_or_is_deferred(registry: Registry, chosen:
     plain = 0
     for partition in range(PARTITIONS):
         decider = Decider(registry, missing, partition, PARTITIONS)
-        found, size = decider.decide_plain(given, 5)
+        found = decider.decide_plain(given, 5)
+        assert found is not None
         assert len(found) == len(given)
         recorded_at, bytes_found = 5, 0
-        for raw, each in zip(given, found, strict=True):
+        for raw, each in zip(given, checked_records(found), strict=True):
             recorded_at = max(recorded_at, raw.timestamp)
             own = decider.decide(raw, recorded_at)
             if each is not None:
@@ -93,15 +98,16 @@ def test_each_decision_matches_python_or_is_deferred(registry: Registry, chosen:
                 bytes_found += len(each.record.data)
                 assert isinstance(own, CheckedRecord)
                 assert each.record == own.record
-        assert bytes_found == size
+        assert bytes_found == found.size_bytes
     assert plain > len(given) // 2  # most are plain, each in one of the partitions
 
 
 def test_unusual_record_ends_the_decided_prefix(registry: Registry, chosen: random.Random) -> None:
     given = list(raws(registry, chosen, 3))
     decider = Decider(registry, missing, 0, 1)
-    for odd in (UnreadableOffsets(3, 5), RawRecord(3, 0, None, None, []), RawRecord(3, 0, b"", b"", [(ID, None)])):
-        found, _ = decider.decide_plain([*given, odd, *given], 0)
+    for odd in (UnreadableOffsets(3, 5), RawRecord(3, 0, None, b"", []), RawRecord(3, 0, b"", None, [])):
+        found = decider.decide_plain([*given, odd, *given], 0)
+        assert found is not None
         assert len(found) == len(given)
 
 
@@ -111,12 +117,15 @@ def test_definitions_registered_later_are_used(registry: Registry) -> None:
     data, own = registry.newest(definition.name).codec.encode_identified(made)
     raw, empty = RawRecord(0, 7, b"tool_config/a", data, [(ID, own)]), Registry()
     decider = Decider(empty, missing, 0, 1)
-    assert decider.decide_plain([raw], 0) == ([None], 0)
-    empty.add(definition)
-    ((found,), size) = decider.decide_plain([raw], 0)
+    found = decider.decide_plain([raw], 0)
     assert found is not None
-    assert found.record == Record(0, 0, 7, "tool_config/a", own, data)
-    assert size == len(data)
+    assert (found.records(), found.size_bytes, found.is_plain, last_record(found)) == ([None], 0, False, None)
+    empty.add(definition)
+    found = decider.decide_plain([raw], 0)
+    assert found is not None
+    record = Record(0, 0, 7, "tool_config/a", own, data)
+    assert checked_records(found) == [CheckedRecord(record, None)]
+    assert (found.size_bytes, found.is_plain, last_record(found)) == (len(data), True, record)
 
 
 def test_entities_are_placed_identically(chosen: random.Random) -> None:

@@ -22,7 +22,7 @@ from refold.avro.registry import Registry, TypeVersion
 from refold.avro.shipped import shipped_types
 from refold.streams.log.port import Record
 from refold.streams.partitioner import placed
-from refold.streams.table.batch_fold import CheckedRecord
+from refold.streams.table.checked import CheckedRecord
 from refold.streams.table.folds import TypeFold
 from refold_tests.both_folds import BothFolds, Databases, open_databases
 from refold_tests.histories import EVERYTHING, LONGS, TEXTS, Regime, histories, random_history
@@ -124,6 +124,8 @@ def test_kernel_folds_long_histories_identically(databases: Databases) -> None:
     tables.fold_in_batches(tables.records(version, made), [50] * 31)
     assert tables.native.writer.kernel_records > 0.9 * len(made)
     assert tables.replayed > 80
+    assert tables.decided_batches == 31
+    assert tables.decided.writer.kernel_records == tables.native.writer.kernel_records
     assert tables.python.writer.kernel_records == 0
 
 
@@ -138,6 +140,7 @@ def test_kernel_folds_records_that_only_the_timeline_identifies_as_repeats(datab
              made[7], held_back[2]]  # fmt: skip
     tables.fold(tables.records(version, batch))
     assert tables.native.writer.kernel_records == len(made) + len(batch)
+    assert tables.decided.writer.kernel_records == len(made) + len(batch)
 
 
 def test_large_batch_folds_in_parts_identically(databases: Databases) -> None:
@@ -153,6 +156,31 @@ def test_large_batch_folds_in_parts_identically(databases: Databases) -> None:
     tables.fold(tables.records(version, batch))
     by_python = sum(2 + (place % 7 == 0) + (place % 11 == 0) for place in range(0, len(names), 13))
     assert tables.native.writer.kernel_records == 2 * len(names) + len(batch) - by_python
+
+
+def test_decided_batch_of_which_the_kernel_leaves_entities_folds_identically(databases: Databases) -> None:
+    """Left are entities with a record of an earlier definition; of others only the timeline shows what is new."""
+    registry = Registry()
+    definition = shipped_types()["tool_config"]
+    earlier = registry.add(definition, 0)
+    fields = [*definition.document["fields"], {"name": "later", "type": "long", "refold.reducer": "latest"}]
+    newest = registry.add(parse({**definition.document, "fields": fields}), 1)
+    tables = BothFolds(databases, registry)
+    chosen = random.Random(7)
+    names = [f"tool_config/of-two-{number}" for number in range(40)]
+    made = [[sample(step, name, {"rate_limit": step}, run=name) for step in range(30)] for name in names]
+    tables.fold(tables.records(newest, [own[step] for step in range(28) if step != 5 for own in made]))
+    batch = tables.records(newest, [own[28] for own in made])
+    batch += tables.records(earlier, [own[29] for own in made[::3]])
+    batch += tables.records(newest, [own[5] for own in made[::4]])  # late
+    batch += tables.records(newest, [own[0] for own in made[::5]])  # known
+    chosen.shuffle(batch)
+    batch = [tables.record(each.observation, each.record.id, each.record.data) for each in batch if each.observation]
+    tables.fold(batch)
+    assert tables.decided_batches == 2
+    by_python = sum(2 + (place % 4 == 0) + (place % 5 == 0) for place in range(0, len(names), 3))
+    folded = tables.native.writer.kernel_records, tables.decided.writer.kernel_records
+    assert folded == (27 * len(names) + len(batch) - by_python,) * 2
 
 
 def test_rows_of_a_large_batch_are_sorted(databases: Databases) -> None:

@@ -50,7 +50,8 @@ from refold.streams.snapshots.settings import DEFAULT_SETTINGS, SnapshotSettings
 from refold.streams.snapshots.snapshotter import Snapshotter
 from refold.streams.snapshots.table import EpochState
 from refold.streams.table import keys
-from refold.streams.table.batch_fold import BatchFold, CheckedRecord, fold_again, require_foldable, states_of_type
+from refold.streams.table.batch_fold import BatchFold, fold_again, require_foldable, states_of_type
+from refold.streams.table.checked import CheckedRecord
 from refold.streams.table.folds import TypeFold
 from refold.streams.table.index_backfill import Filler
 from refold.streams.table.index_gaps import read_gaps

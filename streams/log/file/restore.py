@@ -24,7 +24,7 @@ from refold.streams.log.port import DeadLetter, Marked, Record
 from refold.streams.log.stored_markers import MARKER, marker_key, marker_value
 from refold.streams.rocks.database import Database
 from refold.streams.table import keys
-from refold.streams.table.batch_fold import CheckedRecord
+from refold.streams.table.checked import CheckedRecord
 from refold.streams.table.index_gaps import TABLE, table_record
 
 

@@ -123,9 +123,9 @@ class LogProducer:
             if self._producer is None:
                 self._producer = self._clients.producer(**self._settings)
             try:
-                self._producer.produce(
-                    sent.place.topic, partition=sent.place.partition, key=sent.key, value=sent.value,
-                    headers=sent.headers, on_delivery=lambda error, message: self._delivered(sent, error, message),
+                self._producer.produce(  # by position: names take a third of the call's time
+                    sent.place.topic, sent.value, sent.key, sent.place.partition,
+                    lambda error, message: self._delivered(sent, error, message), None, 0, sent.headers,
                 )  # fmt: skip
             except BufferError:
                 self._producer.poll(_POLL_S)

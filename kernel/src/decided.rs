@@ -1,0 +1,344 @@
+//! Decided records that stay in the kernel until they are folded: Python makes no object of a record.
+//!
+//! 1. `RecordDecider` decides the fetched records of a partition, and keeps them with their ids: `DecidedRecords`.
+//! 2. `GroupedRecords` groups those of a batch by entity. Python reads the entities' states under its keys.
+//! 3. It folds the entities of each type, and returns what the batch changes.
+//!
+//! Records of which Python must do one of these steps are given to it.
+
+use std::collections::HashMap;
+
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+use pyo3::pybacked::PyBackedBytes;
+use pyo3::types::{PyBytes, PyList, PyString, PyTuple};
+
+use crate::decide::{decide, fetched, Fetched};
+use crate::fold::{Changed, Outcome, Record, Told};
+use crate::layout::Layout;
+use crate::parts::in_parts;
+use crate::place;
+use crate::type_folder::{keep_buffers, FoldedPart, IndexRows, TypeFolder, Unfolded};
+use crate::{unless_panicked, ObservationReader};
+
+/// Python's `Record`: partition, offset, recorded_at, entity, id, framed bytes.
+type RecordParts<'py> = (u16, i64, i64, Bound<'py, PyString>, Bound<'py, PyBytes>, Bound<'py, PyBytes>);
+
+/// Decides the records of one partition, with the readers of the type versions whose records it may accept.
+#[pyclass(frozen, module = "refold_kernel")]
+pub struct RecordDecider {
+    readers: Vec<Py<ObservationReader>>,
+    partition: u16,
+    partitions: u32,
+}
+
+#[pymethods]
+impl RecordDecider {
+    #[new]
+    fn new(readers: Vec<Py<ObservationReader>>, partition: u16, partitions: u32) -> Self {
+        RecordDecider { readers, partition, partitions }
+    }
+
+    /// Decides the records before the first that has an unusual form, with the GIL released.
+    ///
+    /// recorded_at: the running maximum of the times of earlier records.
+    fn decide(&self, py: Python<'_>, raws: &Bound<PyAny>, recorded_at: i64) -> PyResult<DecidedRecords> {
+        let fetched = fetched(raws)?;
+        let layouts: Vec<&Layout> = self.readers.iter().map(|reader| &reader.get().layout).collect();
+        let (partition, partitions) = (self.partition, self.partitions);
+        let decide = |raw| unless_panicked(|| decide(&layouts, partition, partitions, raw));
+        let ids: Vec<_> = py.detach(|| fetched.iter().map(decide).collect());
+        let mut recorded_at = recorded_at;
+        let keep = |(Fetched { offset, timestamp, key, value, .. }, id): (_, Option<_>)| {
+            recorded_at = recorded_at.max(timestamp);
+            id.map(|id| Decided { offset, recorded_at, entity: key, id, data: value })
+        };
+        Ok(DecidedRecords { partition, each: fetched.into_iter().zip(ids).map(keep).collect() })
+    }
+}
+
+/// A plain observation. recorded_at in milliseconds.
+struct Decided {
+    offset: i64,
+    recorded_at: i64,
+    entity: PyBackedBytes,
+    id: [u8; 32],
+    data: PyBackedBytes,
+}
+
+/// Fetched records of a partition; None is one that Python must decide.
+#[pyclass(frozen, module = "refold_kernel")]
+pub struct DecidedRecords {
+    partition: u16,
+    each: Vec<Option<Decided>>,
+}
+
+#[pymethods]
+impl DecidedRecords {
+    fn __len__(&self) -> usize {
+        self.each.len()
+    }
+
+    /// Whether all of them are plain observations.
+    #[getter]
+    fn is_plain(&self) -> bool {
+        self.each.iter().all(Option::is_some)
+    }
+
+    /// The size of the plain observations in bytes.
+    #[getter]
+    fn size_bytes(&self) -> usize {
+        self.each.iter().flatten().map(|each| each.data.len()).sum()
+    }
+
+    /// The last plain observation; None without one.
+    #[getter]
+    fn last<'py>(&self, py: Python<'py>) -> PyResult<Option<RecordParts<'py>>> {
+        self.each.iter().flatten().next_back().map(|each| self.parts(py, each)).transpose()
+    }
+
+    /// Returns the parts of each plain observation, and None for each other record.
+    fn records<'py>(&self, py: Python<'py>) -> PyResult<Vec<Option<RecordParts<'py>>>> {
+        self.each.iter().map(|each| each.as_ref().map(|each| self.parts(py, each)).transpose()).collect()
+    }
+}
+
+impl DecidedRecords {
+    fn parts<'py>(&self, py: Python<'py>, decided: &Decided) -> PyResult<RecordParts<'py>> {
+        let Decided { offset, recorded_at, entity, id, data } = decided;
+        let entity = PyString::from_bytes(py, entity)?;
+        let data = data.into_pyobject(py)?;
+        Ok((self.partition, *offset, *recorded_at, entity, PyBytes::new(py, id), data))
+    }
+}
+
+/// The plain observations of a batch of one partition, by entity.
+#[pyclass(frozen, module = "refold_kernel")]
+pub struct GroupedRecords {
+    batch: Vec<Py<DecidedRecords>>,
+    entities: Entities,
+}
+
+/// The entities of a batch, in the order of their first records.
+struct Entities {
+    /// The storage key of each.
+    keys: Vec<Vec<u8>>,
+    /// The names of their types, and for each entity the index of its type.
+    types: Vec<String>,
+    type_of: Vec<usize>,
+    /// The records of all, by entity and in log order: indexes in the batch, and in its parts.
+    records: Vec<(usize, usize)>,
+    /// Where each entity's records begin, and where the last one's end.
+    starts: Vec<usize>,
+}
+
+impl Entities {
+    /// Groups the plain observations of a batch.
+    fn of(batch: &[&DecidedRecords]) -> Self {
+        let places = batch.iter().enumerate().flat_map(|(part, decided)| (0..decided.each.len()).map(move |at| (part, at)));
+        let each: Vec<(&Decided, (usize, usize))> =
+            places.filter_map(|(part, at)| Some((batch[part].each[at].as_ref()?, (part, at)))).collect();
+        let mut index: HashMap<&[u8], usize> = HashMap::with_capacity(each.len());
+        let (mut names, mut counts): (Vec<&[u8]>, Vec<usize>) = (Vec::new(), Vec::new());
+        let mut entity_of = Vec::with_capacity(each.len());
+        for (decided, _) in &each {
+            let entity = *index.entry(&decided.entity).or_insert_with(|| {
+                names.push(&decided.entity);
+                counts.push(0);
+                names.len() - 1
+            });
+            counts[entity] += 1;
+            entity_of.push(entity);
+        }
+        let mut starts = vec![0];
+        starts.extend(counts.iter().scan(0, |end, count| {
+            *end += count;
+            Some(*end)
+        }));
+        let mut ahead = starts.clone();
+        let mut records = vec![(0, 0); each.len()];
+        for ((_, place), entity) in each.iter().zip(entity_of) {
+            records[ahead[entity]] = *place;
+            ahead[entity] += 1;
+        }
+        let mut types: Vec<String> = Vec::new();
+        let type_of = names.iter().map(|name| {
+            let name = name.split(|byte| *byte == b'/').next().unwrap_or_default();
+            types.iter().position(|each| each.as_bytes() == name).unwrap_or_else(|| {
+                types.push(String::from_utf8_lossy(name).into_owned());
+                types.len() - 1
+            })
+        });
+        let type_of = type_of.collect();
+        let keys = in_parts(&names, |part| part.iter().map(|name| place::placed(name)).collect::<Vec<_>>()).concat();
+        Entities { keys, types, type_of, records, starts }
+    }
+
+    fn len(&self) -> usize {
+        self.keys.len()
+    }
+}
+
+/// What a batch changes.
+struct FoldedBatch {
+    parts: Vec<FoldedPart>,
+    /// For each entity, the part that has its changes.
+    changed: Vec<Option<(usize, Changed)>>,
+    /// The entities that changed, in the order of their keys.
+    by_key: Vec<usize>,
+    /// The entities that are left to Python.
+    left: Vec<usize>,
+    /// The number of records that were folded, or known.
+    records: usize,
+}
+
+/// Groups the plain observations of a batch, with the GIL released. None if Python must group them.
+#[pyfunction]
+pub fn grouped(py: Python<'_>, batch: Vec<Py<DecidedRecords>>) -> Option<GroupedRecords> {
+    let decided: Vec<&DecidedRecords> = batch.iter().map(Py::get).collect();
+    let entities = py.detach(|| unless_panicked(|| Some(Entities::of(&decided))))?;
+    Some(GroupedRecords { batch, entities })
+}
+
+#[pymethods]
+impl GroupedRecords {
+    /// The names of the types of the entities.
+    #[getter]
+    fn types(&self) -> &[String] {
+        &self.entities.types
+    }
+
+    /// Returns the storage keys of the entities' states, in the order of their first records.
+    fn keys<'py>(&self, py: Python<'py>) -> Vec<Bound<'py, PyBytes>> {
+        self.entities.keys.iter().map(|key| PyBytes::new(py, key)).collect()
+    }
+
+    /// Returns the records of some entities, by the indexes of these.
+    fn records<'py>(&self, py: Python<'py>, entities: Vec<usize>) -> PyResult<Vec<Vec<RecordParts<'py>>>> {
+        let Entities { records, starts, .. } = &self.entities;
+        let all_of = |entity: usize| {
+            let (Some(start), Some(end)) = (starts.get(entity), starts.get(entity + 1)) else {
+                return Err(PyValueError::new_err("there is no such entity"));
+            };
+            let parts = records[*start..*end].iter().filter_map(|(part, at)| {
+                let decided = self.batch[*part].get();
+                decided.each[*at].as_ref().map(|each| decided.parts(py, each))
+            });
+            parts.collect()
+        };
+        entities.into_iter().map(all_of).collect()
+    }
+
+    /// Folds the entities, with the GIL released. None if Python must fold all of them.
+    ///
+    /// Returns the rows of the states, the timeline, the arrivals, the ids and the checkpoints, sorted by key: lists of
+    /// alternating keys and values; for the ids, of keys only. Then (key, state, change) of each entity that changed, in
+    /// the order of their first records; how many entities are new, how many observations, and how many of these were
+    /// late; the indexes of the entities that are left to Python; and the number of records of the others.
+    ///
+    /// folders: that of each of `types`, or None. keys: as `keys` returned them. stored: the states under these keys.
+    /// through: the batch's next offset.
+    fn fold<'py>(
+        &self,
+        py: Python<'py>,
+        folders: Vec<Option<Py<TypeFolder>>>,
+        keys: &Bound<'py, PyList>,
+        stored: Vec<Option<PyBackedBytes>>,
+        through: i64,
+    ) -> PyResult<Option<Bound<'py, PyTuple>>> {
+        let count = self.entities.len();
+        if keys.len() != count || stored.len() != count || folders.len() != self.entities.types.len() {
+            return Err(PyValueError::new_err("there is one key and one state for each entity, and one folder for each type"));
+        }
+        let decided: Vec<&DecidedRecords> = self.batch.iter().map(Py::get).collect();
+        let folders: Vec<Option<&TypeFolder>> = folders.iter().map(|folder| folder.as_ref().map(Py::get)).collect();
+        let fold = || unless_panicked(|| Some(self.folded(&decided, &folders, &stored, through)));
+        let Some(folded) = py.detach(fold) else { return Ok(None) };
+        let rows = py.detach(|| IndexRows::of(&folded.parts));
+        let bytes = |(part, span): (usize, _)| PyBytes::new(py, folded.parts[part].rows.get(span));
+        let (mut states, changes) = (vec![None; count], PyList::empty(py));
+        let (mut new, mut steps, mut late) = (0, 0, 0);
+        for (entity, found) in folded.changed.iter().enumerate() {
+            let Some((part, changed)) = found else { continue };
+            let state = bytes((*part, changed.state));
+            changes.append((keys.get_item(entity)?, &state, bytes((*part, changed.change))))?;
+            states[entity] = Some(state);
+            new += usize::from(changed.version_before == 0);
+            steps += changed.steps;
+            late += changed.late;
+        }
+        let state_rows = PyList::empty(py);
+        for entity in &folded.by_key {
+            state_rows.append(keys.get_item(*entity)?)?;
+            state_rows.append(&states[*entity])?;
+        }
+        let (timeline, arrivals, ids, checkpoints) = rows.in_python(py);
+        let numbers = (new, steps, late);
+        let found = (state_rows, timeline, arrivals, ids, checkpoints, changes, numbers, &folded.left, folded.records);
+        let found = found.into_pyobject(py).map(Some);
+        drop(rows);
+        keep_buffers(folded.parts);
+        found
+    }
+}
+
+impl GroupedRecords {
+    fn folded(
+        &self,
+        batch: &[&DecidedRecords],
+        folders: &[Option<&TypeFolder>],
+        stored: &[Option<PyBackedBytes>],
+        through: i64,
+    ) -> FoldedBatch {
+        let Entities { keys, type_of, starts, records: places, .. } = &self.entities;
+        let decided: Vec<&Decided> = places.iter().filter_map(|(part, at)| batch[*part].each[*at].as_ref()).collect();
+        let records: Vec<Record> = places
+            .iter()
+            .zip(&decided)
+            .map(|((part, _), each)| Record {
+                partition: batch[*part].partition,
+                offset: each.offset,
+                recorded_at: each.recorded_at,
+                id: &each.id,
+                data: &each.data,
+            })
+            .collect();
+        let told = Told::new();
+        let (mut parts, mut changed) = (Vec::new(), Vec::new());
+        changed.resize_with(keys.len(), || None);
+        let (mut left, mut count) = (Vec::new(), 0);
+        for (number, folder) in folders.iter().enumerate() {
+            let of_type = (0..keys.len()).filter(|entity| type_of[*entity] == number);
+            let Some(folder) = folder else {
+                left.extend(of_type);
+                continue;
+            };
+            let entities: Vec<usize> = of_type.collect();
+            let given: Vec<Unfolded> = entities
+                .iter()
+                .map(|entity| {
+                    let own = starts[*entity]..starts[entity + 1];
+                    let name = std::str::from_utf8(&decided[own.start].entity).unwrap_or_default();
+                    (name, stored[*entity].as_deref(), through, &records[own], &told)
+                })
+                .collect();
+            let mut ahead = entities.iter().zip(&given);
+            for mut part in in_parts(&given, |some| FoldedPart::of(&folder.layout, &folder.definition, some)) {
+                for (outcome, (entity, unfolded)) in part.outcomes.drain(..).zip(&mut ahead) {
+                    match outcome {
+                        Some(Outcome::Folded(found)) => {
+                            changed[*entity] = found.map(|found| (parts.len(), found));
+                            count += unfolded.3.len();
+                        }
+                        Some(Outcome::Doubtful(_)) | None => left.push(*entity),
+                    }
+                }
+                parts.push(part);
+            }
+        }
+        left.sort_unstable();
+        let mut by_key: Vec<usize> = (0..keys.len()).filter(|entity| changed[*entity].is_some()).collect();
+        by_key.sort_unstable_by_key(|entity| &keys[*entity]);
+        FoldedBatch { parts, changed, by_key, left, records: count }
+    }
+}
