@@ -139,7 +139,8 @@ def assert_equal(log: LogPort, store: Store, *, at_end: bool = True) -> None:
     content = store.content()
     if at_end:
         assert content.cut.offsets == log.ends()
-        assert content.cut.schemas == len(log.registry)
+        # The position may have moved on since: of two activations of a type at once, one has no effect.
+        assert content.cut.types_digest == log.registry.digest(len(log.registry))
     assert content.cut.types_digest == log.registry.digest(content.cut.schemas)
     view = StateView(log, content.cut, rebuild(log, content.cut, parallel=False))
     whole = log_from_port(log, {}, process_context())

@@ -99,7 +99,7 @@ def test_stopped_process_is_killed_before_its_lease_is_over(
 
 
 def test_process_that_renews_keeps_the_lease(log: AgentLog, url: str, child: Callable[..., Child]) -> None:
-    one = holder(child, url, 9_000)
+    one = holder(child, url, 15_000)
     seen = leases._Lease(log, "r", 1_000, process_context())
 
     def has_renewed() -> bool:
@@ -120,7 +120,7 @@ def test_process_that_renews_keeps_the_lease(log: AgentLog, url: str, child: Cal
 
 
 def test_process_that_lost_the_lease_ends(log: AgentLog, url: str, child: Callable[..., Child]) -> None:
-    one = holder(child, url, 9_000)
+    one = holder(child, url, 20_000)
 
     def is_taken() -> bool:
         """Claim the lease with its last beat, as if its holder were gone. A renewal that comes first denies that."""

@@ -35,7 +35,8 @@ from refold_tests.supervised import Desk, now
 from refold_tests.supervising import Killed, lives, lone_agent, supervisor_settings
 from refold_tests.waiting import await_true
 
-pytestmark = pytest.mark.outside
+# Each test goes through dozens of moments, with processes at each.
+pytestmark = [pytest.mark.outside, pytest.mark.timeout(1200)]
 
 
 class Moment(NamedTuple):

@@ -251,14 +251,18 @@ def test_standbys_join_leave_and_die_while_definitions_arrive(
     rest = iter(observations)
     acknowledged: set[bytes] = set()
     alive: dict[str, Child] = {}
+    ending: dict[str, Child] = {}
     for number in range(rounds):
         name = rng.choice("abc")
         if name not in alive:
+            if name in ending:
+                ending.pop(name).end()
             moment = rng.choice(["", *MOMENTS])
             alive[name] = worker(child, log.url, tmp_path / name, name, static=rng.random() < 0.5, is_standby=True,
                                  moment=moment, count=rng.randrange(1, 30))  # fmt: skip
         elif rng.random() < 0.3:
-            alive.pop(name).signal(signal.SIGTERM)
+            ending[name] = alive.pop(name)
+            ending[name].signal(signal.SIGTERM)
         else:
             alive.pop(name).kill()
         if rng.random() < 0.5:
@@ -271,6 +275,7 @@ def test_standbys_join_leave_and_die_while_definitions_arrive(
         alive = {each: running for each, running in alive.items() if running.process.poll() is None}
     for each in alive.values():
         each.signal(signal.SIGTERM)
+    for each in (*alive.values(), *ending.values()):
         each.end()
     acknowledged |= append(log, rest)
     log.refresh()
