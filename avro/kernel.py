@@ -49,12 +49,12 @@ keys and values; ids are keys alone. Last, the entities among those left to Pyth
 knows what the timeline holds.
 """
 FoldedGroups = tuple[
-    list[bytes], list[bytes], list[bytes], list[bytes], list[bytes], list[tuple[bytes, bytes, bytes]],
-    tuple[int, int, int], list[int], int,
+    tuple[list[bytes], list[bytes], list[bytes], list[bytes], list[bytes]], list[tuple[bytes, bytes, bytes]],
+    tuple[int, int, int], list[int], list[Doubtful], int,
 ]  # fmt: skip
 """The rows of the states, the timeline, the arrivals, the ids and the checkpoints, as in `FoldedBatch`. Then the key,
 state and framed change of each changed entity; the numbers of new entities, of observations, and of late ones; the
-entities that are left to Python; and the number of records of the others.
+entities that are not folded, and among these the doubtful ones; and the number of records of the folded ones.
 """
 ReadParts = tuple[str, int, int, tuple[str, str, str, str, int], tuple[bytes, ...], dict[str, Any], str, bytes]
 """An assert's entity, observed_at, priority, source, causes, patch, subject and id."""
@@ -127,14 +127,17 @@ class RecordDecider(Protocol):
         Args:
             raws: The fetched records: offset, timestamp, key, value, headers.
             recorded_at: The running maximum of the timestamps before them, in milliseconds.
+
+        Returns:
+            The records, and which of them are plain observations.
         """
 
 
 class DecidedRecords(Protocol):
-    """Decided records of one partition, kept by the kernel.
+    """Fetched records of one partition, kept by the kernel: plain observations, and others that Python has to decide.
 
     Attributes:
-        is_plain: Whether all of them are plain observations. Python has to decide the others.
+        is_plain: Whether all of them are plain observations.
         size_bytes: The total size of the plain observations in bytes.
         last: The parts of the `Record` of the last plain observation; None without one.
     """
@@ -162,7 +165,11 @@ class GroupedRecords(Protocol):
         """The key of each entity's state, in the order of the entities' first records."""
 
     def records(self, entities: Sequence[int]) -> list[list[tuple[Any, ...]]]:
-        """The parts of the records of some entities, in log order."""
+        """The parts of the `Record`s of some entities, in log order.
+
+        Args:
+            entities: The numbers of the entities.
+        """
 
     def fold(
         self, folders: Sequence[TypeFolder | None], keys: list[bytes], stored: Sequence[bytes | None], through: int
@@ -176,7 +183,7 @@ class GroupedRecords(Protocol):
             through: The batch's next offset.
 
         Returns:
-            What the batch changes; None if Python has to fold all entities.
+            What the batch changes; None if the kernel panicked, which only a defect causes.
         """
 
 

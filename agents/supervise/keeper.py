@@ -21,8 +21,9 @@ The supervisor starts it with pipes and talks to it in lines of JSON. The first 
 6. When no descendant is left it says `ended`, and ends. The lock is released by that, not before.
 
 Killed before 4: nothing runs. Between 4 and 6: the kernel kills the agent (4); other descendants are killed by the next
-keeper on this machine (3), or by a supervisor that sees its keeper end. The lock is the kernel's and is released. That
-supervisor takes it meanwhile: if the next keeper has it, the processes with the mark are that one's.
+keeper on this machine (3), or by a supervisor that sees its keeper end. The lock is the kernel's and is released. The
+supervisor kills them only while it holds the lock itself: if the next keeper holds it, the marked processes are that
+keeper's.
 
 Stopped with the agent running (SIGSTOP to the keeper alone): the agent runs past its time until the keeper continues.
 Only the operator can cause that. A machine that sleeps stops both; `until_s` counts the sleep.
@@ -223,6 +224,9 @@ def try_lock(folder: str) -> int | None:
     except BlockingIOError:
         os.close(lock)
         return None
+    except BaseException:
+        os.close(lock)
+        raise
     return lock
 
 

@@ -84,11 +84,15 @@ class KeptProcess:
                 pipe.close()
 
     def _kill_left(self) -> None:
-        """Kill what a keeper left that was killed itself, but no process of a keeper that has the lock now."""
-        lock = try_lock(self._folder)
+        """Kill what a keeper left that was killed itself, but no process of a keeper that holds the lock now."""
+        lock = None
+        with suppress(OSError):  # the next keeper kills what is left before it starts the agent
+            lock = try_lock(self._folder)
         if lock is not None:
-            kill_all(marked(self._mark))
-            os.close(lock)
+            try:
+                kill_all(marked(self._mark))
+            finally:
+                os.close(lock)
 
     def _send_line(self, line: Mapping[str, Any]) -> None:
         assert self._keeper.stdin is not None

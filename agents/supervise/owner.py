@@ -36,10 +36,11 @@ Killed
     in 10:           as between 5 and 8, or after 8.
 
 Stopped (SIGSTOP) past the lease and continued: the keeper has killed the agent at `until`, before anybody else could
-own the agent. What follows is 9: `until` is looked at before the log is read, and again after a renewal. Between such a
-look and an act it may be stopped, too. Then its record has the older term, and no reader counts it; and it kills what a
-keeper left only with the agent's lock, so no process of the next owner. A log that cannot be reached is the same: no
-renewal, so 9.
+own the agent. What follows is 9: `until` is checked before the log is read, and again before each act. It may also be
+stopped between such a check and the act. Then its record has the older term, and no reader counts it. It kills what a
+keeper left only while it holds the agent's lock, so no process of the next owner. It may still close or open the gate
+of the next owner's process on the same machine: these microseconds are not guarded. A log that cannot be reached is
+the same: no renewal, so 9.
 """
 
 from __future__ import annotations
@@ -147,7 +148,7 @@ class AgentOwner:
             self._follow(record)
         if self._mine is not None:
             self._renew(self._mine)
-        self._lose_if_over()  # the renewal took until then
+        self._lose_if_over()  # reading, claiming or renewing may have taken until then
         if self._mine is not None:
             self._move(self._mine, self._record)
 
@@ -290,7 +291,7 @@ class AgentOwner:
         if move.observed is not None:
             self._record_status(mine, record, move.observed)
         self._not_started = ""
-        if self._process is None:
+        if self._process is None or self._by.clock_s() >= self._until_s:
             return
         if not process.is_there:
             self._process.close()

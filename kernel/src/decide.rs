@@ -20,7 +20,7 @@ pub struct Fetched {
     header: Header,
 }
 
-/// What a record has for headers.
+/// The headers of a record.
 enum Header {
     Nothing,
     Id([u8; 32]),
@@ -28,7 +28,7 @@ enum Header {
 }
 
 impl Fetched {
-    /// Reads a `RawRecord`: offset, timestamp, key, value, headers. None if it has no key or no value, or is none.
+    /// Reads a `RawRecord`: offset, timestamp, key, value, headers. None if it has no key or no value, or is something else.
     fn of(raw: &Bound<PyAny>) -> Option<Self> {
         let raw = raw.cast::<PyTuple>().ok().filter(|raw| raw.len() == 5)?;
         let integer = |place| raw.get_borrowed_item(place).ok()?.extract::<i64>().ok();

@@ -180,14 +180,16 @@ impl Entities {
 }
 
 /// What a batch changes.
-struct FoldedBatch {
+struct FoldedGroups {
     parts: Vec<FoldedPart>,
     /// For each entity, the part that has its changes.
     changed: Vec<Option<(usize, Changed)>>,
     /// The entities that changed, in the order of their keys.
     by_key: Vec<usize>,
-    /// The entities that are left to Python.
+    /// The entities that are not folded.
     left: Vec<usize>,
+    /// Those of them that are folded once the timeline has told of some of their records: the indexes and keys of these.
+    doubtful: Vec<(usize, Vec<(usize, Vec<u8>)>)>,
     /// The number of records that were folded, or known.
     records: usize,
 }
@@ -234,7 +236,8 @@ impl GroupedRecords {
     /// Returns the rows of the states, the timeline, the arrivals, the ids and the checkpoints, sorted by key: lists of
     /// alternating keys and values; for the ids, of keys only. Then (key, state, change) of each entity that changed, in
     /// the order of their first records; how many entities are new, how many observations, and how many of these were
-    /// late; the indexes of the entities that are left to Python; and the number of records of the others.
+    /// late; the indexes of the entities that are not folded; of these, those that the timeline must be asked about, each
+    /// with the indexes and keys of the records; and the number of records of the folded ones.
     ///
     /// folders: that of each of `types`, or None. keys: as `keys` returned them. stored: the states under these keys.
     /// through: the batch's next offset.
@@ -254,7 +257,7 @@ impl GroupedRecords {
         let folders: Vec<Option<&TypeFolder>> = folders.iter().map(|folder| folder.as_ref().map(Py::get)).collect();
         let fold = || unless_panicked(|| Some(self.folded(&decided, &folders, &stored, through)));
         let Some(folded) = py.detach(fold) else { return Ok(None) };
-        let rows = py.detach(|| IndexRows::of(&folded.parts));
+        let Some(rows) = py.detach(|| unless_panicked(|| Some(IndexRows::of(&folded.parts)))) else { return Ok(None) };
         let bytes = |(part, span): (usize, _)| PyBytes::new(py, folded.parts[part].rows.get(span));
         let (mut states, changes) = (vec![None; count], PyList::empty(py));
         let (mut new, mut steps, mut late) = (0, 0, 0);
@@ -274,7 +277,12 @@ impl GroupedRecords {
         }
         let (timeline, arrivals, ids, checkpoints) = rows.in_python(py);
         let numbers = (new, steps, late);
-        let found = (state_rows, timeline, arrivals, ids, checkpoints, changes, numbers, &folded.left, folded.records);
+        let asked = |(entity, records): &(usize, Vec<(usize, Vec<u8>)>)| {
+            (*entity, records.iter().map(|(place, key)| (*place, PyBytes::new(py, key))).collect::<Vec<_>>())
+        };
+        let doubtful: Vec<_> = folded.doubtful.iter().map(asked).collect();
+        let rows_listed = (state_rows, timeline, arrivals, ids, checkpoints);
+        let found = (rows_listed, changes, numbers, &folded.left, doubtful, folded.records);
         let found = found.into_pyobject(py).map(Some);
         drop(rows);
         keep_buffers(folded.parts);
@@ -289,7 +297,7 @@ impl GroupedRecords {
         folders: &[Option<&TypeFolder>],
         stored: &[Option<PyBackedBytes>],
         through: i64,
-    ) -> FoldedBatch {
+    ) -> FoldedGroups {
         let Entities { keys, type_of, starts, records: places, .. } = &self.entities;
         let decided: Vec<&Decided> = places.iter().filter_map(|(part, at)| batch[*part].each[*at].as_ref()).collect();
         let records: Vec<Record> = places
@@ -306,7 +314,7 @@ impl GroupedRecords {
         let told = Told::new();
         let (mut parts, mut changed) = (Vec::new(), Vec::new());
         changed.resize_with(keys.len(), || None);
-        let (mut left, mut count) = (Vec::new(), 0);
+        let (mut left, mut doubtful, mut count) = (Vec::new(), Vec::new(), 0);
         for (number, folder) in folders.iter().enumerate() {
             let of_type = (0..keys.len()).filter(|entity| type_of[*entity] == number);
             let Some(folder) = folder else {
@@ -330,7 +338,11 @@ impl GroupedRecords {
                             changed[*entity] = found.map(|found| (parts.len(), found));
                             count += unfolded.3.len();
                         }
-                        Some(Outcome::Doubtful(_)) | None => left.push(*entity),
+                        Some(Outcome::Doubtful(records)) => {
+                            left.push(*entity);
+                            doubtful.push((*entity, records));
+                        }
+                        None => left.push(*entity),
                     }
                 }
                 parts.push(part);
@@ -339,6 +351,6 @@ impl GroupedRecords {
         left.sort_unstable();
         let mut by_key: Vec<usize> = (0..keys.len()).filter(|entity| changed[*entity].is_some()).collect();
         by_key.sort_unstable_by_key(|entity| &keys[*entity]);
-        FoldedBatch { parts, changed, by_key, left, records: count }
+        FoldedGroups { parts, changed, by_key, left, doubtful, records: count }
     }
 }

@@ -171,7 +171,7 @@ fn records_of(given: &[GivenRecord]) -> Vec<Record<'_>> {
 
 // New buffers for each batch cost a page fault for each of their pages.
 static BUFFERS: Mutex<Vec<Vec<u8>>> = Mutex::new(Vec::new());
-const BUFFERS_MAX: usize = 4;
+const BUFFERS_MAX: usize = 8;
 const BUFFER_BYTES_MAX: usize = 8 << 20;
 
 /// Returns a kept buffer, or an empty one.

@@ -35,7 +35,7 @@ class WriteSet:
         self.put_rows(family, zip(rest, rest, strict=True))
 
     def put_rows(self, family: Family, rows: Iterable[tuple[bytes, bytes]]) -> None:
-        """Put many rows of one family, given as (key, value)."""
+        """Put many rows of one family, given as (key, value). Making `rows` must not put anything into this set."""
         with self._items_of(family) as items:
             for key, value in rows:
                 items[key] = value

@@ -1,6 +1,6 @@
 """Folds a batch of records into the entity tables, in one write.
 
-1. Group the batch's records by entity, in log order.
+1. Group the batch's records by entity, in log order. The kernel groups those that it decided itself.
 2. Read the touched entities' states at once. The kernel, if there is one, folds the entities that it takes (native.py):
    first those with certainly new records, then the others, once the timeline was read for their doubtful records.
 3. For each record of the other entities: skip a repeat (recognised by the dedup state, by this batch, or else by the
@@ -161,7 +161,18 @@ class BatchFold:
     ) -> None:
         """Like `fold`, of observations of one partition that the kernel decided and keeps.
 
-        The kernel groups and folds them: Python makes no object of a record. What it leaves is folded as by `fold`.
+        The kernel groups and folds them: Python makes no object of a record. The entities that it does not fold so are
+        folded as by `fold`.
+
+        Args:
+            decided: The observations, in order; all of them are plain.
+            partition: Their partition.
+            through: The batch's next offset.
+            write: The write of the batch.
+            outcome: Gets what is not in the tables.
+
+        Raises:
+            NotFolded: A custom reducer fails on a record.
         """
         groups = None
         if self._kernel is not None and not self.gaps:
@@ -173,14 +184,14 @@ class BatchFold:
     def _folded_groups(
         self, groups: GroupedRecords, partition: int, through: int, write: WriteSet, outcome: FoldOutcome
     ) -> bool:
-        """Fold records that the kernel grouped. Return False if it folds none of them."""
+        """Fold records that the kernel grouped. Return False if it panicked, and nothing is done."""
         assert self._native is not None
         places = groups.keys()
         stored = self._database.multi_get("state", places)
         found = self._native.fold_groups(self._folds, groups, places, stored, through, write)
         if found is None:
             return False
-        *_, changes, (entities, observations, late), left, _ = found
+        _, changes, (entities, observations, late), left, asked, _ = found
         if observations:
             outcome.folded(partition, entities, observations, late, 0)
         if left:
@@ -188,7 +199,9 @@ class BatchFold:
             each = [[new_tuple(Record, parts) for parts in records] for records in groups.records(left)]
             grouped = {records[0].entity: records for records in each}
             some = [places[place] for place in left], [stored[place] for place in left]
-            self._fold_grouped(grouped, *some, {}, {partition: through}, write, noted)
+            records_asked = dict(asked)
+            doubtful = {at: records_asked[place] for at, place in enumerate(left) if place in records_asked}
+            self._fold_grouped(grouped, *some, {}, {partition: through}, write, noted, doubtful)
             order = {key: number for number, key in enumerate(places)}
             changes = sorted([*changes, *noted.changes], key=lambda change: order[change[0]])
         if changes:
@@ -198,14 +211,22 @@ class BatchFold:
     def _fold_grouped(
         self, grouped: Mapping[str, Sequence[Record]], places: Sequence[bytes], stored: Sequence[bytes | None],
         decoded: Mapping[bytes, Observation], through: Mapping[int, int], write: WriteSet, outcome: FoldOutcome,
+        doubtful: Mapping[int, Sequence[tuple[int, bytes]]] | None = None,
     ) -> None:  # fmt: skip
-        """Fold the records of some entities. places: the keys of their states. stored: their states."""
+        """Fold the records of some entities.
+
+        Args:
+            places: The keys of their states.
+            stored: Their states.
+            decoded: Observations that are decoded already, by id.
+            doubtful: As for `NativeFolder.fold`.
+        """
         if self.gaps:
             self._look_into_gaps(grouped, stored, decoded)
         by_kernel: Sequence[FoldResult] = [None] * len(places)
         if self._native is not None:
             timeline = None if self.gaps else partial(self._database.multi_get, "timeline")
-            by_kernel = self._native.fold(self._folds, grouped, stored, through, write, timeline)
+            by_kernel = self._native.fold(self._folds, grouped, stored, through, write, timeline, doubtful)
             if None not in by_kernel:
                 _take_over_all(by_kernel, places, grouped.values(), through, write, outcome)
                 return

@@ -45,6 +45,7 @@ class NativeFolder:
     def fold(
         self, folds: Folds, grouped: Mapping[str, Sequence[Record]], stored: Sequence[bytes | None],
         through: Mapping[int, int], write: WriteSet, timeline: Lookup | None,
+        doubtful: Mapping[int, Sequence[tuple[int, bytes]]] | None = None,
     ) -> Sequence[FoldResult]:  # fmt: skip
         """Return the result of each entity that the kernel folded, in the order of `grouped`; None for the others.
 
@@ -54,6 +55,8 @@ class NativeFolder:
             stored: The entities' states, in the order of `grouped`.
             through: The batch's next offset by partition.
             timeline: Reads the rows of some keys; None where it lacks some.
+            doubtful: If the kernel tried these entities before: those that it folds once the timeline is asked, by
+                their place in `grouped`, with what to ask. The others are not tried again.
         """
         entities: list[EntityRecords] = [
             (name, packed, through[records[0].partition], records, NOTHING_TOLD)
@@ -62,33 +65,39 @@ class NativeFolder:
         found: list[FoldResult] = [None] * len(entities)
         for type_folder, places in _by_type_folder(self._kernel, folds, grouped):
             some = entities if len(places) == len(entities) else [entities[place] for place in places]
-            doubtful = self._fold(type_folder, some, places, write, found)
-            if doubtful and timeline is not None:
-                asked = [places[place] for place, _ in doubtful]
-                self._fold(type_folder, _with_lookups(some, doubtful, timeline), asked, write, found)
+            if doubtful is None:
+                asked = self._fold(type_folder, some, places, write, found)
+            else:
+                asked = [(at, doubtful[place]) for at, place in enumerate(places) if place in doubtful]
+            if asked and timeline is not None:
+                again = [places[at] for at, _ in asked]
+                self._fold(type_folder, _with_lookups(some, asked, timeline), again, write, found)
         return found
 
     def fold_groups(
         self, folds: Folds, groups: GroupedRecords, keys: list[bytes], stored: Sequence[bytes | None], through: int,
         write: WriteSet,
     ) -> FoldedGroups | None:  # fmt: skip
-        """Fold the grouped records of one partition. Their rows, also the states, are put into `write`.
+        """Fold the grouped records of one partition. The rows of the folded ones and their states go into `write`.
 
         Args:
-            keys: The keys of their states.
-            stored: The entities' states.
+            folds: The folds of their types.
+            groups: The records.
+            keys: The keys of the entities' states.
+            stored: These states.
             through: The batch's next offset.
+            write: The write of the batch.
 
         Returns:
-            What the batch changes; None if all entities are left to Python.
+            What the batch changes; None if the kernel panicked.
         """
         folders = [_folder_of(self._kernel, folds, name) for name in groups.types]
         found = groups.fold(folders, keys, stored, through)
         if found is not None:
-            states, timeline, arrivals, ids, checkpoints, *_, records = found
+            states, *rows = found[0]
             write.put_pairs("state", states)
-            _put_index_rows(write, timeline, arrivals, ids, checkpoints)
-            self.records += records
+            _put_index_rows(write, *rows)
+            self.records += found[-1]
         return found
 
     def _fold(

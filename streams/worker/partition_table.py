@@ -176,17 +176,25 @@ class PartitionTable:
         overlay = self.empty_overlay()
         with self._lock:
             self._writer.fold(arrived, overlay.write, overlay, {self.position.partition: offset})
-        return self._folded(overlay, arrived[-1].record if arrived else None, offset, recorded_at)
+        return self._moved_to(overlay, arrived[-1].record if arrived else None, offset, recorded_at)
 
     def fold_decided(self, decided: Sequence[DecidedRecords], offset: int, recorded_at: int) -> Overlay:
-        """Like `fold`, of observations that the kernel decided."""
+        """Like `fold`, of observations that the kernel decided.
+
+        Args:
+            decided: The observations, in order; all of them are plain.
+            offset, recorded_at: As for `fold`.
+
+        Raises:
+            NotFolded: A custom reducer fails on a record.
+        """
         overlay = self.empty_overlay()
         with self._lock:
             self._writer.fold_decided(decided, self.position.partition, offset, overlay.write, overlay)
-        return self._folded(overlay, last_record(decided[-1]), offset, recorded_at)
+        return self._moved_to(overlay, last_record(decided[-1]), offset, recorded_at)
 
-    def _folded(self, overlay: Overlay, last: Record | None, offset: int, recorded_at: int) -> Overlay:
-        """Set where an overlay leads to. last: the last of its observations."""
+    def _moved_to(self, overlay: Overlay, last: Record | None, offset: int, recorded_at: int) -> Overlay:
+        """Set the position that an overlay leads to, and return the overlay. last: the last of its observations."""
         if last is not None:
             overlay.stored = replace(overlay.stored, last=(last.offset, last.id))
         return overlay.to(PartitionPoint(offset, self.position.at.schemas), recorded_at)

@@ -112,8 +112,8 @@ class NextBatch:
     """The records of the next commit, decided.
 
     Attributes:
-        decided: Its observations, if the kernel decided all of them. Then `observations` is empty.
-        observations: Its observations, if Python decided one of them. Then `decided` is empty.
+        decided: Its observations, if none of them was decided one by one. Then `observations` is empty.
+        observations: Its observations, if one of them was decided one by one. Then `decided` is empty.
         set_aside: How many of their offsets are set aside.
     """
 

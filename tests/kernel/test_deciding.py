@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from refold.avro.kernel import find_kernel
+from refold.avro.kernel import DecidedRecords, find_kernel
 from refold.avro.observation import Observation, Source
 from refold.avro.registry import Registry
 from refold.avro.shipped import shipped_types
@@ -18,6 +18,7 @@ from refold.streams.log.port import Record
 from refold.streams.partitioner import PLACE_BYTES, partition_of
 from refold.streams.table.checked import CheckedRecord, checked_records, last_record
 from refold.streams.worker.fetcher import UnreadableOffsets
+from refold.streams.worker.pending_commit import NextBatch
 from refold.streams.worker.verdicts import Decider, MissingSchema
 from refold_tests.encoded_entities import place
 from refold_tests.histories import TEXTS
@@ -126,6 +127,35 @@ def test_definitions_registered_later_are_used(registry: Registry) -> None:
     record = Record(0, 0, 7, "tool_config/a", own, data)
     assert checked_records(found) == [CheckedRecord(record, None)]
     assert (found.size_bytes, found.is_plain, last_record(found)) == (len(data), True, record)
+
+
+def test_next_batch_has_each_observation_once_and_in_order(registry: Registry) -> None:
+    """Whatever part of it was decided by the kernel at once, and whatever record by record."""
+    codec = registry.newest("tool_config").codec
+    given = []
+    for offset in range(9):
+        made = Observation("tool_config/a", offset, source=Source("a", "r", "", "", offset), patch={"tool": "x"})
+        given.append(RawRecord(offset, 1, b"tool_config/a", codec.encode_identified(made)[0], []))
+    decider = Decider(registry, missing, 0, 1)
+
+    def decided(raws: list[RawRecord]) -> DecidedRecords:
+        found = decider.decide_plain(raws, 0)
+        assert found is not None
+        return found
+
+    batch = NextBatch()
+    batch.add_decided(decided(given[:2]))
+    batch.add_decided(decided(given[2:4]))
+    assert ([len(each) for each in batch.decided], batch.observations, len(batch)) == ([2, 2], [], 4)
+    one = decider.decide(given[4], 1)
+    assert isinstance(one, CheckedRecord)
+    batch.add(one)
+    batch.add_decided(decided(given[5:8]))
+    another = decider.decide(given[8], 1)
+    assert isinstance(another, CheckedRecord)
+    batch.add(another)
+    assert (batch.decided, len(batch)) == ([], 9)
+    assert [each.record.offset for each in batch.observations] == list(range(9))
 
 
 def test_entities_are_placed_identically(chosen: random.Random) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +10,16 @@ import pytest
 
 import refold
 from refold.avro import kernel
-from refold.avro.kernel import EntityRecords, FoldedBatch, KernelStatus, Replayed, StoredRecords, find_kernel
+from refold.avro.kernel import (
+    DecidedRecords,
+    EntityRecords,
+    FoldedBatch,
+    FoldedGroups,
+    KernelStatus,
+    Replayed,
+    StoredRecords,
+    find_kernel,
+)
 from refold.avro.observation import Observation, Source
 from refold.avro.registry import Registry
 from refold.avro.shipped import shipped_types
@@ -34,27 +43,61 @@ class Wrong:
     def TypeFolder(self, *given: Any) -> WrongFolder:  # noqa: N802
         return WrongFolder(self._real.TypeFolder(*given), self._only)
 
+    def RecordDecider(self, *given: Any) -> WrongDecider:  # noqa: N802
+        return WrongDecider(self._real.RecordDecider(*given), self._only)
+
+    def grouped(self, batch: Sequence[DecidedRecords]) -> WrongGroups:
+        return WrongGroups(self._real.grouped(batch))
+
+
+class WrongDecider:
+    """What decides records in it: it loses the first of those that were fetched together."""
+
+    def __init__(self, real: Any, only: str) -> None:
+        self._real = real
+        self._only = only
+
+    def decide(self, raws: Iterable[Any], recorded_at: int) -> DecidedRecords:
+        some = list(raws)
+        found: DecidedRecords = self._real.decide(some[self._only == "decided" :], recorded_at)
+        return found
+
+
+class WrongGroups:
+    """Records by entity in it."""
+
+    def __init__(self, real: Any) -> None:
+        self._real = real
+        self.types = real.types
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._real, name)
+
+    def fold(self, folders: Sequence[WrongFolder | None], *given: Any) -> FoldedGroups | None:
+        found: FoldedGroups | None = self._real.fold([each and each.real for each in folders], *given)
+        return found
+
 
 class WrongFolder:
     """What folds one type in it."""
 
     def __init__(self, real: Any, only: str) -> None:
-        self._real = real
+        self.real = real
         self._only = only
         self.fields_folded = real.fields_folded
 
     def fold(self, entities: Sequence[EntityRecords]) -> FoldedBatch:
-        if self._only != "replay":
+        if self._only in ("", "fold"):
             entities = [
                 (name, state, end, records[:-1] or records, told) for name, state, end, records, told in entities
             ]
-        found: FoldedBatch = self._real.fold(entities)
+        found: FoldedBatch = self.real.fold(entities)
         return found
 
     def replay(self, entities: Sequence[StoredRecords]) -> list[Replayed | None]:
-        if self._only != "fold":
+        if self._only in ("", "replay"):
             entities = [(name, state, records[:-1] or records) for name, state, records in entities]
-        found: list[Replayed | None] = self._real.replay(entities)
+        found: list[Replayed | None] = self.real.replay(entities)
         return found
 
 
@@ -71,15 +114,21 @@ def observed(number: int) -> Observation:
     return Observation("tool_config/a", BEGIN + number, source=Source("agent", "run", seq=number), patch=patch)
 
 
-@pytest.mark.parametrize("only", ["fold", "replay"])
-def test_comparison_finds_a_wrong_kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, only: str) -> None:
+# What each of them makes differ: the fold of records, the fold of what the kernel decided, and the state of a replay.
+@pytest.mark.parametrize(
+    ("only", "line"), [("fold", "self.python.fold"), ("decided", "_fold_decided"), ("replay", "state or")]
+)
+def test_comparison_finds_a_wrong_kernel(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, only: str, line: str
+) -> None:  # fmt: skip
     use_wrong(monkeypatch, only)
     registry = Registry()
     version = registry.add(shipped_types()["tool_config"], 0)
     with open_databases(tmp_path) as databases:
         tables = BothFolds(databases, registry)
-        with pytest.raises(AssertionError):
+        with pytest.raises(AssertionError) as found:
             tables.fold(tables.records(version, map(observed, range(3))))
+    assert line in str(found.traceback[-1].statement)
 
 
 @pytest.mark.parametrize("only", ["", "fold", "replay"])

@@ -133,13 +133,13 @@ def assert_equal(log: LogPort, store: Store, *, at_end: bool = True) -> None:
     """Assert that the store's content equals a rebuild at its cut.
 
     Args:
-        at_end: The cut must be the log's end.
+        at_end: The cut must be the log's end: all its records, by all its definitions in effect.
     """
     log.refresh()
     content = store.content()
     if at_end:
         assert content.cut.offsets == log.ends()
-        # The position may have moved on since: of two activations of a type at once, one has no effect.
+        # The log's last records of definitions may have no effect, and be written later: a second activation of a type.
         assert content.cut.types_digest == log.registry.digest(len(log.registry))
     assert content.cut.types_digest == log.registry.digest(content.cut.schemas)
     view = StateView(log, content.cut, rebuild(log, content.cut, parallel=False))

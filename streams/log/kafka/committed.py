@@ -11,8 +11,8 @@
 `describe_group` returns a group's description. Brokers that have just started have no coordinator until they have made
 their topic of offsets. librdkafka 2.16 looks for a coordinator three times within a second, and then waits in silence
 until its request times out or a connection changes. So this time too is divided into parts, each with a new request.
-The parts are long: an answer that comes as its request times out ends the process (confluentinc/librdkafka#4605; seen
-once with 2.16, on a machine under heavy load).
+The first parts are long: an answer that comes as its request times out ends the process (confluentinc/librdkafka#4605;
+seen once with 2.16, on a machine under heavy load).
 """
 
 from __future__ import annotations

@@ -205,7 +205,7 @@ def test_supervisor_stopped_right_after_a_renewal_leaves_the_next_owners_process
     desk: Desk, start: Starting
 ) -> None:  # fmt: skip
     lone_agent(desk.folder)
-    one = supervisor(start, desk.url, desk.folder, moment="extended", lease_s=SHORT_S, sent="SIGSTOP")
+    one = supervisor(start, desk.url, desk.folder, moment="extended", lease_s=4, sent="SIGSTOP")
     await_true(lambda: desk.row.has_owner)
     two = supervisor(start, desk.url, desk.folder)
     await_true(lambda: desk.row.owner.endswith(f"/{two.process.pid}"), "nobody took the agent over")
