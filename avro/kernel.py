@@ -39,7 +39,7 @@ FoldedEntity = tuple[bytes, bytes, int, int, int]
 """An entity's new state, its framed change, its previous version, the number of its steps, and how many were late."""
 FoldResult = FoldedEntity | tuple[()] | None
 """What the kernel made of an entity: () if all its records were known, None if Python must fold it."""
-Doubtful = tuple[int, list[tuple[int, bytes]]]
+Doubtful = tuple[int, Sequence[tuple[int, bytes]]]
 """An entity's place among those given, and the places and timeline keys of its records that only the timeline can
 recognise as new or repeated.
 """

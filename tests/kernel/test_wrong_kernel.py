@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -43,24 +43,8 @@ class Wrong:
     def TypeFolder(self, *given: Any) -> WrongFolder:  # noqa: N802
         return WrongFolder(self._real.TypeFolder(*given), self._only)
 
-    def RecordDecider(self, *given: Any) -> WrongDecider:  # noqa: N802
-        return WrongDecider(self._real.RecordDecider(*given), self._only)
-
     def grouped(self, batch: Sequence[DecidedRecords]) -> WrongGroups:
-        return WrongGroups(self._real.grouped(batch))
-
-
-class WrongDecider:
-    """What decides records in it: it loses the first of those that were fetched together."""
-
-    def __init__(self, real: Any, only: str) -> None:
-        self._real = real
-        self._only = only
-
-    def decide(self, raws: Iterable[Any], recorded_at: int) -> DecidedRecords:
-        some = list(raws)
-        found: DecidedRecords = self._real.decide(some[self._only == "decided" :], recorded_at)
-        return found
+        return WrongGroups(self._real.grouped(batch[:-1] if self._only == "decided" else batch))
 
 
 class WrongGroups:

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -18,10 +19,10 @@ from refold_tests.waiting import await_true
 pytestmark = pytest.mark.outside
 
 
-@pytest.fixture
-def left(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """A process with the agent's mark that is no child of its keeper."""
-    with subprocess.Popen(["sleep", "600"], env={MARK: str(tmp_path), "PATH": os.environ["PATH"]}) as process:
+@contextmanager
+def marked_process(folder: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """A process with the agent's mark, as one that its keeper left."""
+    with subprocess.Popen(["sleep", "600"], env={MARK: str(folder), "PATH": os.environ["PATH"]}) as process:
         yield process
         process.kill()
 
@@ -41,19 +42,19 @@ def of_a_killed_keeper(folder: Path) -> KeptProcess:
 
 
 @pytest.mark.parametrize("is_locked", [False, True])
-def test_what_a_killed_keeper_left_is_killed_unless_another_one_has_the_lock(
-    tmp_path: Path, left: subprocess.Popen[bytes], is_locked: bool
-) -> None:
+def test_what_a_killed_keeper_left_is_killed_unless_another_one_has_the_lock(tmp_path: Path, is_locked: bool) -> None:
     kept = of_a_killed_keeper(tmp_path)
-    lock = try_lock(str(tmp_path)) if is_locked else None
-    assert (lock is not None) == is_locked
-    view = kept.view()
-    assert (view.is_there, view.failure) == (False, "its keeper was ended by signal 9")
-    if lock is None:
-        assert left.wait(60) == -signal.SIGKILL
-    else:
-        assert left.poll() is None
-        os.close(lock)
+    with marked_process(tmp_path) as left:
+        lock = try_lock(str(tmp_path)) if is_locked else None
+        assert (lock is not None) == is_locked
+        view = kept.view()
+        assert (view.is_there, view.failure) == (False, "its keeper was ended by signal 9")
+        if lock is None:
+            assert left.wait(60) == -signal.SIGKILL
+        else:
+            os.close(lock)
+            left.terminate()
+            assert left.wait(60) == -signal.SIGTERM, "it was killed before"
     kept.close()
 
 
