@@ -27,34 +27,25 @@ FieldLayout = tuple[str, str, int, int, NodeLayout, NodeLayout]
 """A field's first name, its reducer, the limit of append, the maximum size of a value in bytes before it must be a
 Blob, and the layouts of its values in patches and in mutations, or null.
 """
-EntityRecords = tuple[str, bytes | None, int, Sequence[Any], Mapping[int, bool]]
-"""An entity's name, its stored state, the next offset of its partition's batch, its records in log order, and whether
-the timeline holds a record, by its place among them, where the timeline was asked.
-"""
 StoredRecords = tuple[str, bytes | None, Sequence[Any]]
 """An entity's name, its stored state, and its records in log order."""
 Replayed = tuple[bytes | None, int]
 """An entity's new state, or None if no record was new, and the number of new records."""
-FoldedEntity = tuple[bytes, bytes, int, int, int]
-"""An entity's new state, its framed change, its previous version, the number of its steps, and how many were late."""
-FoldResult = FoldedEntity | tuple[()] | None
-"""What the kernel made of an entity: () if all its records were known, None if Python must fold it."""
 Doubtful = tuple[int, Sequence[tuple[int, bytes]]]
 """An entity's place among those given, and the places and timeline keys of its records that only the timeline can
 recognise as new or repeated.
 """
-FoldedBatch = tuple[list[FoldResult], list[bytes], list[bytes], list[bytes], list[bytes], list[Doubtful]]
-"""The result of each entity. Then the rows of the timeline, the arrivals, the ids and the checkpoints, as alternating
-keys and values; ids are keys alone. Last, the entities among those left to Python that the kernel can fold once it
-knows what the timeline holds.
+PartitionOutcome = tuple[list[tuple[bytes, bytes, bytes]], tuple[int, int, int]]
+"""Of one partition: the key, state and framed change of each changed entity, and the numbers of new entities, of
+observations, and of late ones.
 """
 FoldedGroups = tuple[
-    tuple[list[bytes], list[bytes], list[bytes], list[bytes], list[bytes]], list[tuple[bytes, bytes, bytes]],
-    tuple[int, int, int], list[int], list[Doubtful], int,
+    tuple[list[bytes], list[bytes], list[bytes], list[bytes], list[bytes]], list[PartitionOutcome], list[int],
+    list[Doubtful], int,
 ]  # fmt: skip
-"""The rows of the states, the timeline, the arrivals, the ids and the checkpoints, as in `FoldedBatch`. Then the key,
-state and framed change of each changed entity; the numbers of new entities, of observations, and of late ones; the
-entities that are not folded, and among these the doubtful ones; and the number of records of the folded ones.
+"""The rows of the states, the timeline, the arrivals, the ids and the checkpoints, as alternating keys and values; ids
+are keys alone. Then the outcome of each partition; the entities that are not folded, and among these the doubtful ones;
+and the number of records of the folded ones.
 """
 ReadParts = tuple[str, int, int, tuple[str, str, str, str, int], tuple[bytes, ...], dict[str, Any], str, bytes]
 """An assert's entity, observed_at, priority, source, causes, patch, subject and id."""
@@ -134,12 +125,12 @@ class RecordDecider(Protocol):
 
 
 class DecidedRecords(Protocol):
-    """Fetched records of one partition, kept by the kernel: plain observations, and others that Python has to decide.
+    """Records in log order, kept by the kernel: observations, and fetched records that Python has to decide.
 
     Attributes:
-        is_plain: Whether all of them are plain observations.
-        size_bytes: The total size of the plain observations in bytes.
-        last: The parts of the `Record` of the last plain observation; None without one.
+        is_plain: Whether all of them are observations.
+        size_bytes: The total size of the observations in bytes.
+        last: The parts of the `Record` of the last observation; None without one.
     """
 
     is_plain: bool
@@ -149,11 +140,11 @@ class DecidedRecords(Protocol):
     def __len__(self) -> int: ...
 
     def records(self) -> list[tuple[Any, ...] | None]:
-        """The parts of the `Record` of each plain observation, and None for each other record."""
+        """The parts of the `Record` of each observation, and None for each other record."""
 
 
 class GroupedRecords(Protocol):
-    """The plain observations of a batch of one partition, grouped by entity. It numbers the entities from 0.
+    """The observations of a batch, grouped by entity. It numbers the entities from 0.
 
     Attributes:
         types: The names of the entities' types.
@@ -172,15 +163,18 @@ class GroupedRecords(Protocol):
         """
 
     def fold(
-        self, folders: Sequence[TypeFolder | None], keys: list[bytes], stored: Sequence[bytes | None], through: int
-    ) -> FoldedGroups | None:
+        self, folders: Sequence[TypeFolder | None], keys: list[bytes], stored: Sequence[bytes | None],
+        through: dict[int, int], told: Mapping[int, Mapping[int, bool]] | None,
+    ) -> FoldedGroups | None:  # fmt: skip
         """Fold the entities. The GIL is released during the call.
 
         Args:
             folders: The folder of each type of `types`; None if Python folds it.
             keys: The keys, as `keys` returned them.
             stored: The states under these keys.
-            through: The batch's next offset.
+            through: The batch's next offset by partition.
+            told: Fold only these entities, for whose records, by their place, the timeline told whether it holds them;
+                None to fold all.
 
         Returns:
             What the batch changes; None if the kernel panicked, which only a defect causes.
@@ -204,11 +198,8 @@ class TypeFolder(Protocol):
 
     fields_folded: int
 
-    def fold(self, entities: Sequence[EntityRecords]) -> FoldedBatch:
-        """Fold the records of some entities. The GIL is released during the call."""
-
     def replay(self, entities: Sequence[StoredRecords]) -> list[Replayed | None]:
-        """Like `fold`, but only the states; None if the entity is left to Python."""
+        """Fold the records of some entities into their states alone; None if the entity is left to Python."""
 
     def check_changes(self, changes: Sequence[StoredChange]) -> list[bytes | None]:
         """The state after each stored change that is what its records fold to, byte for byte; None if Python has to
@@ -307,10 +298,11 @@ class Kernel(Protocol):
     ) -> RecordDecider:
         """The decider for the records of a partition that these readers read."""
 
+    def given(self, checked: list[Any]) -> DecidedRecords | None:
+        """Records that Python checked, each the first item of a tuple; None if one of them has an unusual form."""
+
     def grouped(self, batch: Sequence[DecidedRecords]) -> GroupedRecords | None:
-        """The plain observations of a batch of one partition, by entity; None if Python has to group them. The GIL is
-        released during the call.
-        """
+        """The observations of a batch, by entity; None if the kernel panicked. The GIL is released during the call."""
 
     def RecordChecker(self, readers: Sequence[Reader], partitions: int) -> RecordChecker:  # noqa: N802
         """The checker of the records that these readers read, of a log with so many partitions."""

@@ -1,17 +1,19 @@
-//! Decided records that stay in the kernel until they are folded: Python makes no object of a record.
+//! The records of a batch, which the kernel keeps until they are folded: Python makes no object of a record it decided.
 //!
-//! 1. `RecordDecider` decides the fetched records of a partition, and keeps them with their ids: `DecidedRecords`.
+//! 1. `RecordDecider` decides the fetched records of a partition, and keeps them with their ids: `DecidedRecords`. Those
+//!    that Python decided are `given`.
 //! 2. `GroupedRecords` groups those of a batch by entity. Python reads the entities' states under its keys.
-//! 3. It folds the entities of each type, and returns what the batch changes.
+//! 3. It folds the entities of each type, and returns what the batch changes. Of entities with records that only the
+//!    timeline can tell for new or known, Python reads the timeline, and they are folded by a second call.
 //!
-//! Records of which Python must do one of these steps are given to it.
+//! The records of the entities that are left are returned to Python.
 
 use std::collections::HashMap;
 
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
-use pyo3::pybacked::PyBackedBytes;
-use pyo3::types::{PyBytes, PyList, PyString, PyTuple};
+use pyo3::pybacked::{PyBackedBytes, PyBackedStr};
+use pyo3::types::{PyBytes, PyDict, PyList, PyString, PyTuple};
 
 use crate::decide::{decide, fetched, Fetched};
 use crate::fold::{Changed, Outcome, Record, Told};
@@ -22,6 +24,8 @@ use crate::type_folder::{keep_buffers, FoldedPart, IndexRows, TypeFolder, Unfold
 use crate::{unless_panicked, ObservationReader};
 
 /// Python's `Record`: partition, offset, recorded_at, entity, id, framed bytes.
+type GivenRecord = (u16, i64, i64, PyBackedStr, [u8; 32], PyBackedBytes);
+/// The same, returned.
 type RecordParts<'py> = (u16, i64, i64, Bound<'py, PyString>, Bound<'py, PyBytes>, Bound<'py, PyBytes>);
 
 /// Decides the records of one partition, with the readers of the type versions whose records it may accept.
@@ -51,26 +55,52 @@ impl RecordDecider {
         let mut recorded_at = recorded_at;
         let keep = |(Fetched { offset, timestamp, key, value, .. }, id): (_, Option<_>)| {
             recorded_at = recorded_at.max(timestamp);
-            id.map(|id| Decided { offset, recorded_at, entity: key, id, data: value })
+            id.map(|id| Decided { partition, offset, recorded_at, entity: Entity::Key(key), id, data: value })
         };
-        Ok(DecidedRecords { partition, each: fetched.into_iter().zip(ids).map(keep).collect() })
+        Ok(DecidedRecords { each: fetched.into_iter().zip(ids).map(keep).collect() })
     }
 }
 
 /// A plain observation. recorded_at in milliseconds.
 struct Decided {
+    partition: u16,
     offset: i64,
     recorded_at: i64,
-    entity: PyBackedBytes,
+    entity: Entity,
     id: [u8; 32],
     data: PyBackedBytes,
 }
 
-/// Fetched records of a partition; None is one that Python must decide.
+/// An entity's name, as it was given.
+enum Entity {
+    Key(PyBackedBytes),
+    Name(PyBackedStr),
+}
+
+impl Entity {
+    fn bytes(&self) -> &[u8] {
+        match self {
+            Entity::Key(key) => key,
+            Entity::Name(name) => name.as_bytes(),
+        }
+    }
+}
+
+/// Records in log order; None is one that Python must decide.
 #[pyclass(frozen, module = "refold_kernel")]
 pub struct DecidedRecords {
-    partition: u16,
     each: Vec<Option<Decided>>,
+}
+
+/// Keeps records that Python decided, each the first item of a tuple. None if one is not what a `Record` has.
+#[pyfunction]
+pub fn given(records: &Bound<PyList>) -> Option<DecidedRecords> {
+    let keep = |checked: Bound<PyAny>| {
+        let record = checked.cast::<PyTuple>().ok()?.get_item(0).ok()?;
+        let (partition, offset, recorded_at, entity, id, data): GivenRecord = record.extract().ok()?;
+        Some(Some(Decided { partition, offset, recorded_at, entity: Entity::Name(entity), id, data }))
+    };
+    Some(DecidedRecords { each: records.iter().map(keep).collect::<Option<_>>()? })
 }
 
 #[pymethods]
@@ -94,25 +124,30 @@ impl DecidedRecords {
     /// The last plain observation; None without one.
     #[getter]
     fn last<'py>(&self, py: Python<'py>) -> PyResult<Option<RecordParts<'py>>> {
-        self.each.iter().flatten().next_back().map(|each| self.parts(py, each)).transpose()
+        self.each.iter().flatten().next_back().map(|each| each.parts(py)).transpose()
     }
 
     /// Returns the parts of each plain observation, and None for each other record.
     fn records<'py>(&self, py: Python<'py>) -> PyResult<Vec<Option<RecordParts<'py>>>> {
-        self.each.iter().map(|each| each.as_ref().map(|each| self.parts(py, each)).transpose()).collect()
+        self.each.iter().map(|each| each.as_ref().map(|each| each.parts(py)).transpose()).collect()
     }
 }
 
-impl DecidedRecords {
-    fn parts<'py>(&self, py: Python<'py>, decided: &Decided) -> PyResult<RecordParts<'py>> {
-        let Decided { offset, recorded_at, entity, id, data } = decided;
-        let entity = PyString::from_bytes(py, entity)?;
+impl Decided {
+    fn parts<'py>(&self, py: Python<'py>) -> PyResult<RecordParts<'py>> {
+        let Decided { partition, offset, recorded_at, entity, id, data } = self;
+        let entity = PyString::from_bytes(py, entity.bytes())?;
         let data = data.into_pyobject(py)?;
-        Ok((self.partition, *offset, *recorded_at, entity, PyBytes::new(py, id), data))
+        Ok((*partition, *offset, *recorded_at, entity, PyBytes::new(py, id), data))
+    }
+
+    fn record(&self) -> Record<'_> {
+        let Decided { partition, offset, recorded_at, id, data, .. } = self;
+        Record { partition: *partition, offset: *offset, recorded_at: *recorded_at, id, data }
     }
 }
 
-/// The plain observations of a batch of one partition, by entity.
+/// The observations of a batch, by entity.
 #[pyclass(frozen, module = "refold_kernel")]
 pub struct GroupedRecords {
     batch: Vec<Py<DecidedRecords>>,
@@ -133,7 +168,7 @@ struct Entities {
 }
 
 impl Entities {
-    /// Groups the plain observations of a batch.
+    /// Groups the observations of a batch.
     fn of(batch: &[&DecidedRecords]) -> Self {
         let places = batch.iter().enumerate().flat_map(|(part, decided)| (0..decided.each.len()).map(move |at| (part, at)));
         let each: Vec<(&Decided, (usize, usize))> =
@@ -142,8 +177,8 @@ impl Entities {
         let (mut names, mut counts): (Vec<&[u8]>, Vec<usize>) = (Vec::new(), Vec::new());
         let mut entity_of = Vec::with_capacity(each.len());
         for (decided, _) in &each {
-            let entity = *index.entry(&decided.entity).or_insert_with(|| {
-                names.push(&decided.entity);
+            let entity = *index.entry(decided.entity.bytes()).or_insert_with(|| {
+                names.push(decided.entity.bytes());
                 counts.push(0);
                 names.len() - 1
             });
@@ -177,6 +212,17 @@ impl Entities {
     fn len(&self) -> usize {
         self.keys.len()
     }
+
+    /// Returns the records of all, by entity.
+    fn decided<'a>(&self, batch: &[&'a DecidedRecords]) -> Vec<&'a Decided> {
+        self.records.iter().filter_map(|(part, at)| batch[*part].each[*at].as_ref()).collect()
+    }
+
+    /// Returns for each entity the index of its partition in `ends`; None if one is not there.
+    fn ends_of(&self, decided: &[&Decided], ends: &[(u16, i64)]) -> Option<Vec<usize>> {
+        let firsts = &self.starts[..self.len()];
+        firsts.iter().map(|first| ends.iter().position(|(each, _)| *each == decided[*first].partition)).collect()
+    }
 }
 
 /// What a batch changes.
@@ -194,7 +240,7 @@ struct FoldedGroups {
     records: usize,
 }
 
-/// Groups the plain observations of a batch, with the GIL released. None if Python must group them.
+/// Groups the observations of a batch, with the GIL released. None if it panicked.
 #[pyfunction]
 pub fn grouped(py: Python<'_>, batch: Vec<Py<DecidedRecords>>) -> Option<GroupedRecords> {
     let decided: Vec<&DecidedRecords> = batch.iter().map(Py::get).collect();
@@ -223,52 +269,58 @@ impl GroupedRecords {
                 return Err(PyValueError::new_err("there is no such entity"));
             };
             let parts = records[*start..*end].iter().filter_map(|(part, at)| {
-                let decided = self.batch[*part].get();
-                decided.each[*at].as_ref().map(|each| decided.parts(py, each))
+                self.batch[*part].get().each[*at].as_ref().map(|each| each.parts(py))
             });
             parts.collect()
         };
         entities.into_iter().map(all_of).collect()
     }
 
-    /// Folds the entities, with the GIL released. None if Python must fold all of them.
+    /// Folds the entities, with the GIL released. None if it panicked.
     ///
     /// Returns the rows of the states, the timeline, the arrivals, the ids and the checkpoints, sorted by key: lists of
-    /// alternating keys and values; for the ids, of keys only. Then (key, state, change) of each entity that changed, in
-    /// the order of their first records; how many entities are new, how many observations, and how many of these were
-    /// late; the indexes of the entities that are not folded; of these, those that the timeline must be asked about, each
-    /// with the indexes and keys of the records; and the number of records of the folded ones.
+    /// alternating keys and values; for the ids, of keys only. Then for each partition of `through`: (key, state, change)
+    /// of each entity that changed, in the order of their first records; how many entities are new, how many
+    /// observations, and how many of these were late. Then the indexes of the entities that are not folded; of these,
+    /// those that the timeline must be asked about, each with the indexes and keys of the records; and the number of
+    /// records of the folded ones.
     ///
     /// folders: that of each of `types`, or None. keys: as `keys` returned them. stored: the states under these keys.
-    /// through: the batch's next offset.
+    /// through: the batch's next offset, by partition. told: only these entities are folded, with what the timeline told
+    /// of their records; None: all of them, and it was not asked.
     fn fold<'py>(
         &self,
         py: Python<'py>,
         folders: Vec<Option<Py<TypeFolder>>>,
         keys: &Bound<'py, PyList>,
         stored: Vec<Option<PyBackedBytes>>,
-        through: i64,
+        through: &Bound<'py, PyDict>,
+        told: Option<HashMap<usize, Told>>,
     ) -> PyResult<Option<Bound<'py, PyTuple>>> {
         let count = self.entities.len();
         if keys.len() != count || stored.len() != count || folders.len() != self.entities.types.len() {
             return Err(PyValueError::new_err("there is one key and one state for each entity, and one folder for each type"));
         }
-        let decided: Vec<&DecidedRecords> = self.batch.iter().map(Py::get).collect();
+        let ends: Vec<(u16, i64)> = through.iter().map(|(key, end)| Ok((key.extract()?, end.extract()?))).collect::<PyResult<_>>()?;
+        let batch: Vec<&DecidedRecords> = self.batch.iter().map(Py::get).collect();
         let folders: Vec<Option<&TypeFolder>> = folders.iter().map(|folder| folder.as_ref().map(Py::get)).collect();
-        let fold = || unless_panicked(|| Some(self.folded(&decided, &folders, &stored, through)));
+        let decided = self.entities.decided(&batch);
+        let ends_of = self.entities.ends_of(&decided, &ends).ok_or_else(|| PyValueError::new_err("through has each partition"))?;
+        let fold = || unless_panicked(|| Some(self.folded(&decided, &folders, &stored, &ends, &ends_of, told.as_ref())));
         let Some(folded) = py.detach(fold) else { return Ok(None) };
         let Some(rows) = py.detach(|| unless_panicked(|| Some(IndexRows::of(&folded.parts)))) else { return Ok(None) };
         let bytes = |(part, span): (usize, _)| PyBytes::new(py, folded.parts[part].rows.get(span));
-        let (mut states, changes) = (vec![None; count], PyList::empty(py));
-        let (mut new, mut steps, mut late) = (0, 0, 0);
+        let mut states = vec![None; count];
+        let mut outcomes: Vec<_> = ends.iter().map(|_| (PyList::empty(py), (0, 0, 0))).collect();
         for (entity, found) in folded.changed.iter().enumerate() {
             let Some((part, changed)) = found else { continue };
             let state = bytes((*part, changed.state));
+            let (changes, (new, steps, late)) = &mut outcomes[ends_of[entity]];
             changes.append((keys.get_item(entity)?, &state, bytes((*part, changed.change))))?;
             states[entity] = Some(state);
-            new += usize::from(changed.version_before == 0);
-            steps += changed.steps;
-            late += changed.late;
+            *new += usize::from(changed.version_before == 0);
+            *steps += changed.steps;
+            *late += changed.late;
         }
         let state_rows = PyList::empty(py);
         for entity in &folded.by_key {
@@ -276,14 +328,12 @@ impl GroupedRecords {
             state_rows.append(&states[*entity])?;
         }
         let (timeline, arrivals, ids, checkpoints) = rows.in_python(py);
-        let numbers = (new, steps, late);
         let asked = |(entity, records): &(usize, Vec<(usize, Vec<u8>)>)| {
             (*entity, records.iter().map(|(place, key)| (*place, PyBytes::new(py, key))).collect::<Vec<_>>())
         };
         let doubtful: Vec<_> = folded.doubtful.iter().map(asked).collect();
         let rows_listed = (state_rows, timeline, arrivals, ids, checkpoints);
-        let found = (rows_listed, changes, numbers, &folded.left, doubtful, folded.records);
-        let found = found.into_pyobject(py).map(Some);
+        let found = (rows_listed, outcomes, &folded.left, doubtful, folded.records).into_pyobject(py).map(Some);
         drop(rows);
         keep_buffers(folded.parts);
         found
@@ -293,30 +343,22 @@ impl GroupedRecords {
 impl GroupedRecords {
     fn folded(
         &self,
-        batch: &[&DecidedRecords],
+        decided: &[&Decided],
         folders: &[Option<&TypeFolder>],
         stored: &[Option<PyBackedBytes>],
-        through: i64,
+        ends: &[(u16, i64)],
+        ends_of: &[usize],
+        told: Option<&HashMap<usize, Told>>,
     ) -> FoldedGroups {
-        let Entities { keys, type_of, starts, records: places, .. } = &self.entities;
-        let decided: Vec<&Decided> = places.iter().filter_map(|(part, at)| batch[*part].each[*at].as_ref()).collect();
-        let records: Vec<Record> = places
-            .iter()
-            .zip(&decided)
-            .map(|((part, _), each)| Record {
-                partition: batch[*part].partition,
-                offset: each.offset,
-                recorded_at: each.recorded_at,
-                id: &each.id,
-                data: &each.data,
-            })
-            .collect();
-        let told = Told::new();
+        let Entities { keys, type_of, starts, .. } = &self.entities;
+        let records: Vec<Record> = decided.iter().map(|each| each.record()).collect();
+        let nothing = Told::new();
         let (mut parts, mut changed) = (Vec::new(), Vec::new());
         changed.resize_with(keys.len(), || None);
         let (mut left, mut doubtful, mut count) = (Vec::new(), Vec::new(), 0);
         for (number, folder) in folders.iter().enumerate() {
-            let of_type = (0..keys.len()).filter(|entity| type_of[*entity] == number);
+            let is_asked = |entity: &usize| told.is_none_or(|told| told.contains_key(entity));
+            let of_type = (0..keys.len()).filter(|entity| type_of[*entity] == number).filter(is_asked);
             let Some(folder) = folder else {
                 left.extend(of_type);
                 continue;
@@ -326,8 +368,9 @@ impl GroupedRecords {
                 .iter()
                 .map(|entity| {
                     let own = starts[*entity]..starts[entity + 1];
-                    let name = std::str::from_utf8(&decided[own.start].entity).unwrap_or_default();
-                    (name, stored[*entity].as_deref(), through, &records[own], &told)
+                    let name = std::str::from_utf8(decided[own.start].entity.bytes()).unwrap_or_default();
+                    let told = told.and_then(|told| told.get(entity)).unwrap_or(&nothing);
+                    (name, stored[*entity].as_deref(), ends[ends_of[*entity]].1, &records[own], told)
                 })
                 .collect();
             let mut ahead = entities.iter().zip(&given);

@@ -487,6 +487,7 @@ fn refold_kernel(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<DecidedRecords>()?;
     module.add_class::<GroupedRecords>()?;
     module.add_function(wrap_pyfunction!(decided::grouped, module)?)?;
+    module.add_function(wrap_pyfunction!(decided::given, module)?)?;
     module.add_class::<RecordChecker>()?;
     module.add_function(wrap_pyfunction!(change_heads, module)?)?;
     module.add_class::<SpanObserver>()?;

@@ -4,21 +4,17 @@ use std::sync::Mutex;
 
 use pyo3::prelude::*;
 use pyo3::pybacked::{PyBackedBytes, PyBackedStr};
-use pyo3::types::{PyBytes, PyList, PyTuple};
+use pyo3::types::{PyBytes, PyList};
 
 use crate::check;
 use crate::fold::{self, Outcome, Record, Replayed, Told};
 use crate::given::{layout_of, GivenField};
 use crate::layout::{self, Definition, Layout};
-use crate::parts::in_parts;
-use crate::rows::{Row, Rows, Span};
+use crate::rows::{Row, Rows};
 use crate::{in_python, unless_panicked};
 
 /// Python's `Record`: partition, offset, recorded_at, entity, id, framed bytes.
 type GivenRecord = (u16, i64, i64, Py<PyAny>, PyBackedBytes, PyBackedBytes);
-/// An entity's name, its stored state, the next offset of its partition's batch, its records in log order, and whether
-/// the timeline has these, if it was asked.
-type GivenEntity = (PyBackedStr, Option<PyBackedBytes>, i64, Vec<GivenRecord>, Told);
 /// An entity's name, its stored state, and its records in log order.
 type GivenStored = (PyBackedStr, Option<PyBackedBytes>, Vec<GivenRecord>);
 /// An entity's name, its state before a change, the records of the change in log order, and the stored change.
@@ -52,31 +48,6 @@ impl TypeFolder {
     #[getter]
     fn fields_folded(&self) -> usize {
         self.layout.fields.iter().filter(|field| field.folded().is_some()).count()
-    }
-
-    /// Folds the records of some entities, with the GIL released.
-    ///
-    /// Returns a tuple. First, for each entity in the given order: None if it is left to Python, (state, change,
-    /// version before, steps, late) if it changed, and () if all its records were known. Then the rows of the timeline,
-    /// the arrivals, the ids and the checkpoints of all entities, sorted by key: lists of alternating keys and values;
-    /// for the ids, of keys only. Last, for each entity that was not folded because the timeline must be asked: its
-    /// index, and the indexes and keys of the records.
-    fn fold<'py>(&self, py: Python<'py>, entities: Vec<GivenEntity>) -> PyResult<Bound<'py, PyTuple>> {
-        let records: Vec<Vec<Record>> = entities.iter().map(|(_, _, _, records, _)| records_of(records)).collect();
-        let given: Vec<Unfolded> = entities
-            .iter()
-            .zip(&records)
-            .map(|((name, packed, through, _, told), records)| {
-                (&**name, packed.as_deref(), *through, records.as_slice(), told)
-            })
-            .collect();
-        let (layout, definition) = (&self.layout, &self.definition);
-        let folded = py.detach(|| in_parts(&given, |part| FoldedPart::of(layout, definition, part)));
-        let rows = py.detach(|| IndexRows::of(&folded));
-        let found = given_back(py, &folded, &rows);
-        drop(rows);
-        keep_buffers(folded);
-        found
     }
 
     /// Compares stored changes with what their records fold to, with the GIL released. Returns the state after each change;
@@ -275,32 +246,3 @@ impl<'a> IndexRows<'a> {
         (listed(&self.timeline), listed(&self.arrivals), in_python(py, &self.ids), listed(&self.checkpoints))
     }
 }
-
-fn given_back<'py>(py: Python<'py>, folded: &[FoldedPart], rows: &IndexRows) -> PyResult<Bound<'py, PyTuple>> {
-    let entities = PyList::empty(py);
-    let doubtful = PyList::empty(py);
-    for FoldedPart { outcomes, rows } in folded {
-        let bytes = |span: Span| PyBytes::new(py, rows.get(span));
-        for each in outcomes {
-            match each {
-                Some(Outcome::Folded(Some(changed))) => entities.append((
-                    bytes(changed.state),
-                    bytes(changed.change),
-                    changed.version_before,
-                    changed.steps,
-                    changed.late,
-                ))?,
-                Some(Outcome::Folded(None)) => entities.append(PyTuple::empty(py))?,
-                Some(Outcome::Doubtful(records)) => {
-                    let keys = records.iter().map(|(place, key)| (*place, PyBytes::new(py, key)));
-                    doubtful.append((entities.len(), keys.collect::<Vec<_>>()))?;
-                    entities.append(py.None())?;
-                }
-                None => entities.append(py.None())?,
-            }
-        }
-    }
-    let (timeline, arrivals, ids, checkpoints) = rows.in_python(py);
-    (entities, timeline, arrivals, ids, checkpoints, doubtful).into_pyobject(py)
-}
-

@@ -1,9 +1,10 @@
 """Folds a batch of records into the entity tables, in one write.
 
-1. Group the batch's records by entity, in log order. The kernel groups those that it decided itself.
-2. Read the touched entities' states at once. The kernel, if there is one, folds the entities that it takes (native.py):
-   first those with certainly new records, then the others, once the timeline was read for their doubtful records.
-3. For each record of the other entities: skip a repeat (recognised by the dedup state, by this batch, or else by the
+1. Group the batch's records by entity, in log order, and read the entities' states at once. The kernel, if there is one,
+   groups them, also those that it decided and keeps itself.
+2. The kernel folds the entities that it takes (native.py): first those with certainly new records, then the others,
+   once the timeline was read for their doubtful records.
+3. For each record of the entities that it leaves, or of all without a kernel: skip a repeat (recognised by the dedup state, by this batch, or else by the
    timeline); fold the record directly; or reopen the entity from its arrivals and timeline, and fold it again from
    nothing.
 4. For each of these entities put its state, its timeline and arrivals, its due checkpoints and the index of ids into
@@ -17,13 +18,13 @@ idempotent, so after an interruption it begins at the first entity.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Protocol
 
 from refold.avro.errors import CorruptionError, SchemaError, StorageError
-from refold.avro.kernel import DecidedRecords, FoldResult, GroupedRecords, find_kernel
+from refold.avro.kernel import DecidedRecords, find_kernel
 from refold.avro.observation import Observation, type_of
 from refold.avro.registry import Registry
 from refold.reducers.cells import new_tuple
@@ -42,7 +43,7 @@ from refold.streams.table.checked import CheckedRecord, checked_records
 from refold.streams.table.checkpoints import FIRST, checkpoint_value, is_due
 from refold.streams.table.folds import Folds, TypeFold
 from refold.streams.table.index_gaps import Gaps, ReadRecords, index, records_in
-from refold.streams.table.native import NativeFolder
+from refold.streams.table.native import fold_groups
 
 EntityChange = tuple[bytes, bytes, bytes]
 """A changed entity: its key in the table, its stored form, and its framed change."""
@@ -97,20 +98,23 @@ class _Touched:
 
 
 class _NotedChanges:
-    """Notes the changes of some entities of a batch, to be reported with the others."""
+    """Adds the changes of some entities of a batch to those of the others, which are reported together."""
 
-    def __init__(self, outcome: FoldOutcome) -> None:
+    def __init__(self, outcome: FoldOutcome, changes: Mapping[int, list[EntityChange]]) -> None:
         self.folded = outcome.folded
-        self.changes: list[EntityChange] = []
+        self._changes = changes
 
     def changed(self, partition: int, changes: Sequence[EntityChange]) -> None:
-        self.changes += changes
+        self._changes[partition].extend(changes)
 
 
 class BatchFold:
     """Folds into one database, by the definitions below an offset of `.schemas`, or by all definitions.
 
     `read` reads the log that is folded. Not thread-safe.
+
+    Attributes:
+        kernel_records: The number of records that the kernel folded.
     """
 
     def __init__(self, database: Database, registry: Registry, read: ReadRecords, below: int | None = None) -> None:
@@ -121,12 +125,7 @@ class BatchFold:
         self._folds = Folds(registry, below)
         self._unindexed: dict[str, list[Record]] = {}
         self._kernel = find_kernel().kernel
-        self._native = None if self._kernel is None else NativeFolder(self._kernel)
-
-    @property
-    def kernel_records(self) -> int:
-        """The number of records that the kernel folded."""
-        return 0 if self._native is None else self._native.records
+        self.kernel_records = 0
 
     def fold_below(self, schemas: int) -> None:
         """From now on fold by the definitions below this offset of `.schemas`."""
@@ -142,27 +141,31 @@ class BatchFold:
         """Fold records and put what they change into `write`.
 
         Args:
+            arrived: The records, in log order.
+            write: The write of the batch.
+            outcome: Gets what is not in the tables.
             through: The batch's next offset by partition, if the batch also has other records.
+
+        Raises:
+            NotFolded: A custom reducer fails on a record.
         """
-        grouped: dict[str, list[Record]] = {}
-        decoded: dict[bytes, Observation] = {}
-        for record, observation in arrived:
-            grouped.setdefault(record.entity, []).append(record)
-            if observation is not None:
-                decoded[record.id] = observation
         if through is None:
             through = {record.partition: record.offset + 1 for record, _ in arrived}
+        if self._kernel is not None:
+            given = self._kernel.given(list(arrived))
+            if given is not None and self._fold_by_kernel([given], arrived, through, write, outcome):
+                return
+        grouped: dict[str, list[Record]] = {}
+        for record, _ in arrived:
+            grouped.setdefault(record.entity, []).append(record)
         places = all_placed(list(grouped))
         stored = self._database.multi_get("state", places)
-        self._fold_grouped(grouped, places, stored, decoded, through, write, outcome)
+        self._fold_by_python(grouped, places, stored, _decoded(arrived), through, write, outcome)
 
     def fold_decided(
         self, decided: Sequence[DecidedRecords], partition: int, through: int, write: WriteSet, outcome: FoldOutcome
     ) -> None:
         """Like `fold`, of observations of one partition that the kernel decided and keeps.
-
-        The kernel groups and folds them: Python makes no object of a record. The entities that it does not fold so are
-        folded as by `fold`.
 
         Args:
             decided: The observations, in order; all of them are plain.
@@ -174,67 +177,68 @@ class BatchFold:
         Raises:
             NotFolded: A custom reducer fails on a record.
         """
-        groups = None
-        if self._kernel is not None and not self.gaps:
-            groups = self._kernel.grouped(decided)
-        if groups is None or not self._folded_groups(groups, partition, through, write, outcome):
+        if not self._fold_by_kernel(decided, (), {partition: through}, write, outcome):
             arrived = [each for found in decided for each in checked_records(found) if each is not None]
             self.fold(arrived, write, outcome, {partition: through})
 
-    def _folded_groups(
-        self, groups: GroupedRecords, partition: int, through: int, write: WriteSet, outcome: FoldOutcome
-    ) -> bool:
-        """Fold records that the kernel grouped. Return False if it panicked, and nothing is done."""
-        assert self._native is not None
+    def _fold_by_kernel(
+        self, batch: Sequence[DecidedRecords], arrived: Sequence[CheckedRecord], through: Mapping[int, int],
+        write: WriteSet, outcome: FoldOutcome,
+    ) -> bool:  # fmt: skip
+        """Fold a batch by the kernel, and the entities that it leaves by Python.
+
+        Args:
+            batch: The batch's records.
+            arrived: The same, with the observations that are decoded already; empty if none is.
+
+        Returns:
+            False if the kernel panicked, and nothing is done.
+        """
+        kernel = self._kernel
+        groups = None if kernel is None else kernel.grouped(batch)
+        if kernel is None or groups is None:
+            return False
         places = groups.keys()
         stored = self._database.multi_get("state", places)
-        found = self._native.fold_groups(self._folds, groups, places, stored, through, write)
+        timeline = None if self.gaps else partial(self._database.multi_get, "timeline")
+        found = fold_groups(kernel, self._folds, groups, places, stored, through, write, timeline)
         if found is None:
             return False
-        _, changes, (entities, observations, late), left, asked, _ = found
-        if observations:
-            outcome.folded(partition, entities, observations, late, 0)
-        if left:
-            noted = _NotedChanges(outcome)
-            each = [[new_tuple(Record, parts) for parts in records] for records in groups.records(left)]
+        self.kernel_records += found.records
+        changed = {partition: changes for partition, (changes, _) in zip(through, found.partitions, strict=True)}
+        for partition, (_, (entities, observations, late)) in zip(through, found.partitions, strict=True):
+            if observations:
+                outcome.folded(partition, entities, observations, late, 0)
+        if found.left:
+            noted = _NotedChanges(outcome, changed)
+            each = [[new_tuple(Record, parts) for parts in records] for records in groups.records(found.left)]
             grouped = {records[0].entity: records for records in each}
-            some = [places[place] for place in left], [stored[place] for place in left]
-            records_asked = dict(asked)
-            doubtful = {at: records_asked[place] for at, place in enumerate(left) if place in records_asked}
-            self._fold_grouped(grouped, *some, {}, {partition: through}, write, noted, doubtful)
+            some = [places[number] for number in found.left], [stored[number] for number in found.left]
+            self._fold_by_python(grouped, *some, _decoded(arrived), through, write, noted)
             order = {key: number for number, key in enumerate(places)}
-            changes = sorted([*changes, *noted.changes], key=lambda change: order[change[0]])
-        if changes:
-            outcome.changed(partition, changes)
+            for changes in changed.values():
+                changes.sort(key=lambda change: order[change[0]])
+        for partition, changes in changed.items():
+            if changes:
+                outcome.changed(partition, changes)
         return True
 
-    def _fold_grouped(
+    def _fold_by_python(
         self, grouped: Mapping[str, Sequence[Record]], places: Sequence[bytes], stored: Sequence[bytes | None],
         decoded: Mapping[bytes, Observation], through: Mapping[int, int], write: WriteSet, outcome: FoldOutcome,
-        doubtful: Mapping[int, Sequence[tuple[int, bytes]]] | None = None,
     ) -> None:  # fmt: skip
         """Fold the records of some entities.
 
         Args:
-            places: The keys of their states.
-            stored: Their states.
+            grouped: The records by entity, in log order.
+            places: The keys of the entities' states.
+            stored: These states.
             decoded: Observations that are decoded already, by id.
-            doubtful: As for `NativeFolder.fold`.
         """
         if self.gaps:
             self._look_into_gaps(grouped, stored, decoded)
-        by_kernel: Sequence[FoldResult] = [None] * len(places)
-        if self._native is not None:
-            timeline = None if self.gaps else partial(self._database.multi_get, "timeline")
-            by_kernel = self._native.fold(self._folds, grouped, stored, through, write, timeline, doubtful)
-            if None not in by_kernel:
-                _take_over_all(by_kernel, places, grouped.values(), through, write, outcome)
-                return
         folds: dict[str, TypeFold] = {}
-        for folded, key, packed, (name, records) in zip(by_kernel, places, stored, grouped.items(), strict=True):
-            if folded is not None:
-                _take_over([folded], [key], records[0].partition, write, outcome)
-                continue
+        for key, packed, (name, records) in zip(places, stored, grouped.items(), strict=True):
             # Each state is unpacked just before its fold, while it is still in the processor's cache.
             entity = _entity(name, packed)
             touched = _Touched(entity, key, keys.entity_prefix(name), entity.state_hash or None, len(packed or b""))
@@ -354,36 +358,9 @@ class BatchFold:
         outcome.changed(partition, [(touched.key, state, type_fold.changes.encode(new_tuple(Change, parts)))])
 
 
-def _take_over_all(
-    by_kernel: Sequence[FoldResult], places: Sequence[bytes], records: Iterable[Sequence[Record]],
-    through: Iterable[int], write: WriteSet, outcome: FoldOutcome,
-) -> None:  # fmt: skip
-    """Like `_take_over`, of the entities of some partitions. through: these partitions."""
-    partitions = list(through)
-    if len(partitions) == 1:
-        _take_over(by_kernel, places, partitions[0], write, outcome)
-        return
-    members: dict[int, list[int]] = {partition: [] for partition in partitions}
-    for place, own in enumerate(records):
-        members[own[0].partition].append(place)
-    for partition, some in members.items():
-        _take_over([by_kernel[place] for place in some], [places[place] for place in some], partition, write, outcome)
-
-
-def _take_over(
-    by_kernel: Iterable[FoldResult], places: Iterable[bytes], partition: int, write: WriteSet,
-    outcome: FoldOutcome,
-) -> None:  # fmt: skip
-    """Put the states that the kernel made into the write, and report them. places: the entities' keys."""
-    some = [(key, each) for key, each in zip(places, by_kernel, strict=True) if each]
-    if not some:
-        return  # all their records were known
-    # RocksDB takes rows sooner in the order of their keys.
-    write.put_rows("state", sorted([(key, each[0]) for key, each in some]))
-    new = sum([not version_before for _, (_, _, version_before, _, _) in some])
-    steps, late = sum([each[3] for _, each in some]), sum([each[4] for _, each in some])
-    outcome.folded(partition, new, steps, late, 0)
-    outcome.changed(partition, [(key, each[0], each[1]) for key, each in some])
+def _decoded(arrived: Sequence[CheckedRecord]) -> dict[bytes, Observation]:
+    """Return the observations that are decoded already, by id."""
+    return {record.id: observation for record, observation in arrived if observation is not None}
 
 
 def _entity(name: str, packed: bytes | None) -> Entity:

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from refold.avro.definition import TypeDefinition, parse
 from refold.avro.errors import UndecodableError
 from refold.avro.ids import identify
-from refold.avro.kernel import EntityRecords, TypeFolder, find_kernel
+from refold.avro.kernel import FoldedGroups, find_kernel
 from refold.avro.observation import Observation, Source
 from refold.avro.registry import Registry, TypeVersion
 from refold.avro.shipped import shipped_types
@@ -44,13 +44,19 @@ def both(databases: Databases, definition: TypeDefinition) -> tuple[BothFolds, T
     return BothFolds(databases, registry), version
 
 
-def native_folder(version: TypeVersion) -> TypeFolder:
-    """The kernel's fold of a type."""
+def folded_by_kernel(version: TypeVersion, records: list[CheckedRecord]) -> tuple[list[bytes], FoldedGroups]:
+    """What the kernel makes of records of new entities of a type, and the keys of these."""
     kernel = find_kernel().kernel
     assert kernel is not None
+    kept = kernel.given(records)
+    assert kept is not None
+    groups = kernel.grouped([kept])
+    assert groups is not None
+    keys = groups.keys()
     folder = TypeFold(version).native(kernel)
-    assert folder is not None
-    return folder
+    found = groups.fold([folder], keys, [None] * len(keys), {0: records[-1].record.offset + 1}, None)
+    assert found is not None
+    return keys, found
 
 
 _examples = count()
@@ -184,19 +190,16 @@ def test_decided_batch_of_which_the_kernel_leaves_entities_folds_identically(dat
 
 
 def test_rows_of_a_large_batch_are_sorted(databases: Databases) -> None:
-    _, version = both(databases, shipped_types()["tool_config"])
-    folder = native_folder(version)
-    encode = version.codec.encode_observation
+    tables, version = both(databases, shipped_types()["tool_config"])
     made = [sample(number, f"tool_config/row-{number * 7919 % 3_001}", {"tool": "x"}) for number in range(3_000)]
-    records = [Record(0, number, 1, each.entity, identify(each), encode(each)) for number, each in enumerate(made)]
-    entities: list[EntityRecords] = [(each.entity, None, len(made), [each], {}) for each in records]
-    folded, timeline, arrivals, ids, checkpoints, doubtful = folder.fold(entities)
-    assert len(folded) == len(made)
-    assert None not in folded
-    for rows in (timeline[::2], arrivals[::2], ids):
+    keys, found = folded_by_kernel(version, tables.records(version, made))
+    (states, timeline, arrivals, ids, checkpoints), [(changes, numbers)], left, doubtful, count = found
+    assert numbers == (len(made), len(made), 0)
+    assert [key for key, _, _ in changes] == keys
+    for rows in (states[::2], timeline[::2], arrivals[::2], ids):
         assert len(rows) == len(made)
         assert rows == sorted(rows)
-    assert (checkpoints, doubtful) == ([], [])
+    assert (checkpoints, left, doubtful, count) == ([], [], [], len(made))
 
 
 NUMBERS: tuple[Any, ...] = (0, -1, 1, 2**31, 2**63, 2**64 - 1, 0.5, 1.0, float("nan"), float("inf"))
@@ -253,17 +256,14 @@ def test_damaged_states_are_judged_identically(databases: Databases, is_soak: bo
 def test_entity_that_is_left_to_python_has_no_rows(databases: Databases) -> None:
     """The kernel folds its first record before it meets one that it does not fold."""
     tables, version = both(databases, shipped_types()["tool_config"])
-    folder = native_folder(version)
     names = [f"tool_config/left-{number}" for number in range(3)]
     late = sample(1, names[1], {"rate_limit": 1}, run="other")._replace(cleared=("tool",))
     history = [sample(2, names[0], {"rate_limit": 2}), sample(2, names[1], {"rate_limit": 2}), late,
                sample(2, names[2], {"rate_limit": 2})]  # fmt: skip
-    records = [each.record for each in tables.records(version, history)]
-    some = [[records[0]], records[1:3], [records[3]]]
-    entities: list[Any] = [(name, None, 4, each, {}) for name, each in zip(names, some, strict=True)]
-    folded, timeline, arrivals, ids, checkpoints, doubtful = folder.fold(entities)
-    assert [each is None for each in folded] == [False, True, False]
-    assert (len(timeline), len(arrivals), len(ids), checkpoints, doubtful) == (4, 4, 2, [], [])
+    _, found = folded_by_kernel(version, tables.records(version, history))
+    (states, timeline, arrivals, ids, checkpoints), [(changes, numbers)], left, doubtful, count = found
+    assert (left, doubtful, len(changes), numbers, count) == ([1], [], 2, (2, 2, 0), 2)
+    assert (len(states), len(timeline), len(arrivals), len(ids), checkpoints) == (4, 4, 4, 2, [])
     of_entities = [key.partition(b"\0")[0].decode() for key in timeline[::2]]
     assert of_entities == [names[0], names[2]]
 
@@ -277,7 +277,6 @@ def test_damaged_records_are_folded_identically(databases: Databases, is_soak: b
     document = shipped_types()["tool_config"].document
     definition = parse({**document, "fields": [each for each in document["fields"] if "refold-json" not in str(each)]})
     tables, version = both(databases, definition)
-    folder = native_folder(version)
     read = 0
     for number in range(60_000 if is_soak else 4_000):
         name = f"tool_config/record-{number}"
@@ -286,8 +285,8 @@ def test_damaged_records_are_folded_identically(databases: Databases, is_soak: b
         try:
             observation = version.codec.judged(data)
         except UndecodableError:
-            record = Record(0, number, 0, name, bytes(32), data)
-            assert folder.fold([(name, None, 1, [record], {})])[0] == [None]
+            record = CheckedRecord(Record(0, number, 0, name, bytes(32), data), None)
+            assert folded_by_kernel(version, [record])[1][2] == [0], "the kernel folds it"
             continue
         tables.fold([tables.record(observation, identify(observation), data)])
         read += 1

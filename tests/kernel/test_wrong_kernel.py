@@ -12,8 +12,6 @@ import refold
 from refold.avro import kernel
 from refold.avro.kernel import (
     DecidedRecords,
-    EntityRecords,
-    FoldedBatch,
     FoldedGroups,
     KernelStatus,
     Replayed,
@@ -43,8 +41,13 @@ class Wrong:
     def TypeFolder(self, *given: Any) -> WrongFolder:  # noqa: N802
         return WrongFolder(self._real.TypeFolder(*given), self._only)
 
+    def given(self, checked: list[Any]) -> DecidedRecords:
+        is_wrong = self._only in ("", "fold")
+        found: DecidedRecords = self._real.given(checked[:-1] or checked if is_wrong else checked)
+        return found
+
     def grouped(self, batch: Sequence[DecidedRecords]) -> WrongGroups:
-        return WrongGroups(self._real.grouped(batch[:-1] if self._only == "decided" else batch))
+        return WrongGroups(self._real.grouped(batch[:-1] or batch if self._only == "decided" else batch))
 
 
 class WrongGroups:
@@ -69,14 +72,6 @@ class WrongFolder:
         self.real = real
         self._only = only
         self.fields_folded = real.fields_folded
-
-    def fold(self, entities: Sequence[EntityRecords]) -> FoldedBatch:
-        if self._only in ("", "fold"):
-            entities = [
-                (name, state, end, records[:-1] or records, told) for name, state, end, records, told in entities
-            ]
-        found: FoldedBatch = self.real.fold(entities)
-        return found
 
     def replay(self, entities: Sequence[StoredRecords]) -> list[Replayed | None]:
         if self._only in ("", "replay"):
