@@ -1,12 +1,12 @@
 """Folds a batch of records into the entity tables, in one write.
 
-1. Group the batch's records by entity, in log order, and read the entities' states at once. The kernel, if there is one,
-   groups them, also those that it decided and keeps itself.
+1. Group the batch's records by entity, in log order, and read the entities' states at once. The kernel, if there is
+   one, groups them, also those that it decided and keeps itself.
 2. The kernel folds the entities that it takes (native.py): first those with certainly new records, then the others,
    once the timeline was read for their doubtful records.
-3. For each record of the entities that it leaves, or of all without a kernel: skip a repeat (recognised by the dedup state, by this batch, or else by the
-   timeline); fold the record directly; or reopen the entity from its arrivals and timeline, and fold it again from
-   nothing.
+3. For each record of the entities that it leaves, or of all without a kernel: skip a repeat (recognised by the dedup
+   state, by this batch, or else by the timeline); fold the record directly; or reopen the entity from its arrivals and
+   timeline, and fold it again from nothing.
 4. For each of these entities put its state, its timeline and arrivals, its due checkpoints and the index of ids into
    the write, and report one change.
 
