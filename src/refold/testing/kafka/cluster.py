@@ -217,7 +217,7 @@ def _make(archive: Path) -> None:
 
 _HEAP_THREE_MB = 192
 _ATTEMPTS = 5
-_LEADER_S = 30.0
+_LEADER_S = 120.0
 _ASK_S = 5.0
 _POLL_S = 0.1
 
