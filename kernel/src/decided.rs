@@ -3,8 +3,8 @@
 //! 1. `RecordDecider` decides the fetched records of a partition, and keeps them with their ids: `DecidedRecords`. Those
 //!    that Python decided are `given`.
 //! 2. `GroupedRecords` groups those of a batch by entity. Python reads the entities' states under its keys.
-//! 3. It folds the entities of each type, and returns what the batch changes. Of entities with records that only the
-//!    timeline can tell for new or known, Python reads the timeline, and they are folded by a second call.
+//! 3. It folds the entities of each type, and returns what the batch changes. If only the timeline shows whether an
+//!    entity's records are new, Python reads the timeline, and a second call folds the entity.
 //!
 //! The records of the entities that are left are returned to Python.
 
@@ -23,8 +23,8 @@ use crate::place;
 use crate::type_folder::{keep_buffers, FoldedPart, IndexRows, TypeFolder, Unfolded};
 use crate::{unless_panicked, ObservationReader};
 
-/// Python's `Record`: partition, offset, recorded_at, entity, id, framed bytes.
-type GivenRecord = (u16, i64, i64, PyBackedStr, [u8; 32], PyBackedBytes);
+/// Python's `Record`, read: partition, offset, recorded_at, entity, id, framed bytes.
+type ReadParts = (u16, i64, i64, PyBackedStr, [u8; 32], PyBackedBytes);
 /// The same, returned.
 type RecordParts<'py> = (u16, i64, i64, Bound<'py, PyString>, Bound<'py, PyBytes>, Bound<'py, PyBytes>);
 
@@ -92,12 +92,12 @@ pub struct DecidedRecords {
     each: Vec<Option<Decided>>,
 }
 
-/// Keeps records that Python decided, each the first item of a tuple. None if one is not what a `Record` has.
+/// Keeps records that Python decided, each the first item of a tuple. None if one has an unusual form.
 #[pyfunction]
 pub fn given(records: &Bound<PyList>) -> Option<DecidedRecords> {
     let keep = |checked: Bound<PyAny>| {
         let record = checked.cast::<PyTuple>().ok()?.get_item(0).ok()?;
-        let (partition, offset, recorded_at, entity, id, data): GivenRecord = record.extract().ok()?;
+        let (partition, offset, recorded_at, entity, id, data): ReadParts = record.extract().ok()?;
         Some(Some(Decided { partition, offset, recorded_at, entity: Entity::Name(entity), id, data }))
     };
     Some(DecidedRecords { each: records.iter().map(keep).collect::<Option<_>>()? })
@@ -240,7 +240,7 @@ struct FoldedGroups {
     records: usize,
 }
 
-/// Groups the observations of a batch, with the GIL released. None if it panicked.
+/// Groups the observations of a batch, with the GIL released. Returns None if that panicked.
 #[pyfunction]
 pub fn grouped(py: Python<'_>, batch: Vec<Py<DecidedRecords>>) -> Option<GroupedRecords> {
     let decided: Vec<&DecidedRecords> = batch.iter().map(Py::get).collect();
@@ -276,7 +276,7 @@ impl GroupedRecords {
         entities.into_iter().map(all_of).collect()
     }
 
-    /// Folds the entities, with the GIL released. None if it panicked.
+    /// Folds the entities, with the GIL released. Returns None if that panicked.
     ///
     /// Returns the rows of the states, the timeline, the arrivals, the ids and the checkpoints, sorted by key: lists of
     /// alternating keys and values; for the ids, of keys only. Then for each partition of `through`: (key, state, change)

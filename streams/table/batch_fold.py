@@ -143,7 +143,7 @@ class BatchFold:
         Args:
             arrived: The records, in log order.
             write: The write of the batch.
-            outcome: Gets what is not in the tables.
+            outcome: Receives the changes and counts.
             through: The batch's next offset by partition, if the batch also has other records.
 
         Raises:
@@ -151,10 +151,9 @@ class BatchFold:
         """
         if through is None:
             through = {record.partition: record.offset + 1 for record, _ in arrived}
-        if self._kernel is not None:
-            given = self._kernel.given(list(arrived))
-            if given is not None and self._fold_by_kernel([given], arrived, through, write, outcome):
-                return
+        given = None if self._kernel is None else self._kernel.given(list(arrived))
+        if given is not None and self._fold_by_kernel([given], arrived, through, write, outcome):
+            return
         grouped: dict[str, list[Record]] = {}
         for record, _ in arrived:
             grouped.setdefault(record.entity, []).append(record)
@@ -172,7 +171,7 @@ class BatchFold:
             partition: Their partition.
             through: The batch's next offset.
             write: The write of the batch.
-            outcome: Gets what is not in the tables.
+            outcome: Receives the changes and counts.
 
         Raises:
             NotFolded: A custom reducer fails on a record.
@@ -192,11 +191,13 @@ class BatchFold:
             arrived: The same, with the observations that are decoded already; empty if none is.
 
         Returns:
-            False if the kernel panicked, and nothing is done.
+            False if there is no kernel, or it panicked: nothing is done.
         """
         kernel = self._kernel
-        groups = None if kernel is None else kernel.grouped(batch)
-        if kernel is None or groups is None:
+        if kernel is None:
+            return False
+        groups = kernel.grouped(batch)
+        if groups is None:
             return False
         places = groups.keys()
         stored = self._database.multi_get("state", places)

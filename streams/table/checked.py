@@ -11,7 +11,7 @@ from refold.streams.log.port import Record
 
 
 class CheckedRecord(NamedTuple):
-    """A checked record. The observation is None if the kernel checked it: it is decoded when it is needed."""
+    """A checked record. The observation is None if the kernel checked the record: it is decoded on demand."""
 
     record: Record
     observation: Observation | None
