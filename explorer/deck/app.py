@@ -100,9 +100,10 @@ class DeckApp(App[None]):
         try:
             newest = await self.log_thread.ask(lambda log: str(log.point(None).cut))
         except (RefoldError, OSError) as error:
-            screen.say_problem(str(error))
+            if screen.display:  # it may have been closed meanwhile
+                screen.say_problem(str(error))
             return
-        if screen.is_current and newest != screen.cut_text:
+        if screen.display and screen.is_current and newest != screen.cut_text:
             screen.action_again()
 
     def action_teach(self) -> None:

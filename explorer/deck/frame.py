@@ -12,6 +12,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar, cast
@@ -296,8 +297,16 @@ class DeckScreen(Screen[None]):
             self._show_command()
 
     async def ask(self, question: Callable[[AgentLog], T]) -> T:
-        """Ask a question; see LogThread.ask."""
-        return await self.deck.log_thread.ask(question)
+        """Ask a question; see LogThread.ask.
+
+        Raises:
+            CancelledError: The screen is closed meanwhile, and has nothing to show the answer in.
+        """
+        try:
+            return await self.deck.log_thread.ask(question)
+        finally:
+            if not self.display:
+                raise asyncio.CancelledError
 
     def answer_then(self, question: Callable[[AgentLog], T], show: Callable[[T], None]) -> None:
         """Ask, and show the answer as soon as it arrives. A newer question cancels one that still runs."""

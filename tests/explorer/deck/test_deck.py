@@ -5,14 +5,17 @@ from __future__ import annotations
 import json
 import os
 import shlex
+import threading
 from pathlib import Path
 
 import pytest
+from textual.widgets import Static
 
 import refold
+from refold.explorer.deck.frame import DeckScreen
 from refold.explorer.demo.desk import RUN
 from refold_tests.command import refold_command
-from refold_tests.deck_driver import Decked, masked, on_deck
+from refold_tests.deck_driver import PATIENCE_S, Decked, masked, on_deck
 from refold_tests.explored import CONFIG, FORK, READER
 
 pytestmark = pytest.mark.outside
@@ -201,6 +204,27 @@ def test_active_run_is_updated_live(tmp_path: Path) -> None:
             await deck.shows("Run Works", "cut ")
 
         on_deck(url, watch, live_s=0.5)
+
+
+def test_answer_for_a_closed_screen_is_dropped(incident_url: str) -> None:
+    """It arrives while the widgets of the screen are removed."""
+    shown: list[bool] = []
+
+    async def leave(deck: Decked) -> None:
+        asked = threading.Event()
+
+        class Removed(Static):
+            async def on_unmount(self) -> None:
+                asked.set()
+                await deck.until(lambda: all(each.is_finished for each in deck.app.workers), "the answer")
+
+        screen = deck.app.screen
+        assert isinstance(screen, DeckScreen)
+        await screen.mount(Removed())
+        screen.answer_then(lambda log: asked.wait(PATIENCE_S), shown.append)
+
+    on_deck(incident_url, leave)
+    assert shown == []
 
 
 def test_errors_are_shown(incident_url: str) -> None:
