@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, Protocol
 
 from refold.avro.observation import Encoded, Link, Observation, Source
 
-FORMAT = 13
+FORMAT = 14
 """The FORMAT that the kernel must have. It changes with the interface and with the stored forms that the kernel
 writes.
 """
@@ -63,6 +63,8 @@ ChangeHead = tuple[str, bytes, int, int, int]
 """A change's entity, the fingerprint of its definition, its versions before and after, and its `through`."""
 StatedParts = tuple[list[Encoded], list[tuple[bytes, bytes]]]
 """Observations, and the contents that they name, each after its SHA-256."""
+NumberedRecords = tuple["DecidedRecords", list[bytes], dict[int, int]]
+"""Records; the keys and values, in turns, of their rows in the order of the keys; the next offset by partition."""
 SlotDigests = list[tuple[int, bytes]]
 """Each slot with entities, and the digests of its buckets."""
 SpanText = tuple[str, str, str]
@@ -300,6 +302,21 @@ class Kernel(Protocol):
 
     def given(self, checked: list[Any]) -> DecidedRecords | None:
         """Records that Python checked, each the first item of a tuple; None if one of them has an unusual form."""
+
+    def numbered(
+        self, batch: list[Any], ends: Mapping[int, int], recorded_at: int, partitions: int
+    ) -> NumberedRecords | None:
+        """Observations that the owner of a log appends, with their partitions and offsets.
+
+        Args:
+            batch: Tuples that begin with the entity, the id and the framed bytes.
+            ends: The next offset by partition.
+            recorded_at: The time of all of them, in milliseconds since 1970.
+            partitions: The log's number of partitions.
+
+        Returns:
+            The records; None if one has an unusual form.
+        """
 
     def grouped(self, batch: Sequence[DecidedRecords]) -> GroupedRecords | None:
         """The observations of a batch, by entity; None if the kernel panicked. The GIL is released during the call."""

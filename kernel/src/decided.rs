@@ -1,14 +1,14 @@
 //! The records of a batch, which the kernel keeps until they are folded: Python makes no object of a record it decided.
 //!
 //! 1. `RecordDecider` decides the fetched records of a partition, and keeps them with their ids: `DecidedRecords`. Those
-//!    that Python decided are `given`.
+//!    that Python decided are `given`, and those that the owner of a log appends are `numbered`.
 //! 2. `GroupedRecords` groups those of a batch by entity. Python reads the entities' states under its keys.
 //! 3. It folds the entities of each type, and returns what the batch changes. If only the timeline shows whether an
 //!    entity's records are new, Python reads the timeline, and a second call folds the entity.
 //!
 //! The records of the entities that are left are returned to Python.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -103,6 +103,46 @@ pub fn given(records: &Bound<PyList>) -> Option<DecidedRecords> {
     Some(DecidedRecords { each: records.iter().map(keep).collect::<Option<_>>()? })
 }
 
+/// Gives observations that are appended to a log their partitions and offsets, and keeps them. None if one has an unusual
+/// form, or a number that Python would refuse.
+///
+/// Returns the records; their stored rows in the order of the keys, alternating keys and values (streams/table/keys.py);
+/// and the next offset of each of their partitions.
+///
+/// batch: tuples that begin with the entity, the id and the framed bytes. ends: the next offset by partition.
+#[pyfunction]
+pub fn numbered<'py>(
+    py: Python<'py>,
+    batch: &Bound<'py, PyList>,
+    ends: HashMap<u16, i64>,
+    recorded_at: i64,
+    partitions: u32,
+) -> Option<(DecidedRecords, Bound<'py, PyList>, BTreeMap<u16, i64>)> {
+    unless_panicked(|| {
+        let mut through = BTreeMap::new();
+        let mut each = Vec::with_capacity(batch.len());
+        for appended in batch.iter() {
+            let appended = appended.cast_into::<PyTuple>().ok()?;
+            let entity: PyBackedStr = appended.get_item(0).ok()?.extract().ok()?;
+            let id = appended.get_item(1).ok()?.extract().ok()?;
+            let data = appended.get_item(2).ok()?.extract().ok()?;
+            let partition = u16::try_from(place::partition(&entity, partitions)?).ok()?;
+            let end = through.entry(partition).or_insert(*ends.get(&partition)?);
+            each.push(Some(Decided { partition, offset: *end, recorded_at, entity: Entity::Name(entity), id, data }));
+            *end = end.checked_add(1)?;
+        }
+        let mut by_key: Vec<&Decided> = each.iter().flatten().collect();
+        by_key.sort_by_key(|decided| decided.partition); // stable, and offsets ascend
+        let rows = PyList::empty(py);
+        for decided in by_key {
+            let (key, value) = decided.row()?;
+            rows.append(PyBytes::new(py, &key)).ok()?;
+            rows.append(PyBytes::new(py, &value)).ok()?;
+        }
+        Some((DecidedRecords { each }, rows, through))
+    })
+}
+
 #[pymethods]
 impl DecidedRecords {
     fn __len__(&self) -> usize {
@@ -139,6 +179,18 @@ impl Decided {
         let entity = PyString::from_bytes(py, entity.bytes())?;
         let data = data.into_pyobject(py)?;
         Ok((*partition, *offset, *recorded_at, entity, PyBytes::new(py, id), data))
+    }
+
+    /// Returns the key and the value of its stored row; None if a number is negative, or its entity is too long.
+    fn row(&self) -> Option<([u8; 10], Vec<u8>)> {
+        let Decided { partition, offset, recorded_at, entity, id, data } = self;
+        let mut key = [0; 10];
+        key[..2].copy_from_slice(&partition.to_be_bytes());
+        key[2..].copy_from_slice(&u64::try_from(*offset).ok()?.to_be_bytes());
+        let recorded_at = u64::try_from(*recorded_at).ok()?.to_be_bytes();
+        let length = u16::try_from(entity.bytes().len()).ok()?.to_be_bytes();
+        let parts: [&[u8]; 5] = [&recorded_at, id, &length, entity.bytes(), data];
+        Some((key, parts.concat()))
     }
 
     fn record(&self) -> Record<'_> {

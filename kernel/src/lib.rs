@@ -57,7 +57,7 @@ use crate::type_folder::TypeFolder;
 use crate::value::Value;
 
 /// Must change whenever arguments, results or the stored forms that the kernel writes change.
-const FORMAT: u32 = 13;
+const FORMAT: u32 = 14;
 
 /// A record with its entity as a text.
 type NamedRecord = (u16, i64, i64, PyBackedStr, PyBackedBytes, PyBackedBytes);
@@ -488,6 +488,7 @@ fn refold_kernel(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<GroupedRecords>()?;
     module.add_function(wrap_pyfunction!(decided::grouped, module)?)?;
     module.add_function(wrap_pyfunction!(decided::given, module)?)?;
+    module.add_function(wrap_pyfunction!(decided::numbered, module)?)?;
     module.add_class::<RecordChecker>()?;
     module.add_function(wrap_pyfunction!(change_heads, module)?)?;
     module.add_class::<SpanObserver>()?;

@@ -1,7 +1,7 @@
 """Folds a batch of records into the entity tables, in one write.
 
 1. Group the batch's records by entity, in log order, and read the entities' states at once. The kernel, if there is
-   one, groups them, also those that it decided and keeps itself.
+   one, groups them, also those that it keeps itself.
 2. The kernel folds the entities that it takes (native.py): first those with certainly new records, then the others,
    once the timeline was read for their doubtful records.
 3. For each record of the entities that it leaves, or of all without a kernel: skip a repeat (recognised by the dedup
@@ -18,7 +18,7 @@ idempotent, so after an interruption it begins at the first entity.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Protocol
@@ -45,6 +45,8 @@ from refold.streams.table.folds import Folds, TypeFold
 from refold.streams.table.index_gaps import Gaps, ReadRecords, index, records_in
 from refold.streams.table.native import fold_groups
 
+Decoded = Callable[[], Mapping[bytes, Observation]]
+"""Returns the observations of a batch that are decoded already, by id."""
 EntityChange = tuple[bytes, bytes, bytes]
 """A changed entity: its key in the table, its stored form, and its framed change."""
 
@@ -152,43 +154,51 @@ class BatchFold:
         if through is None:
             through = {record.partition: record.offset + 1 for record, _ in arrived}
         given = None if self._kernel is None else self._kernel.given(list(arrived))
-        if given is not None and self._fold_by_kernel([given], arrived, through, write, outcome):
+        decoded = partial(_decoded, arrived)
+        if given is not None and self._fold_by_kernel([given], decoded, through, write, outcome):
             return
-        grouped: dict[str, list[Record]] = {}
-        for record, _ in arrived:
-            grouped.setdefault(record.entity, []).append(record)
-        places = all_placed(list(grouped))
-        stored = self._database.multi_get("state", places)
-        self._fold_by_python(grouped, places, stored, _decoded(arrived), through, write, outcome)
+        self._fold_all_by_python([record for record, _ in arrived], decoded, through, write, outcome)
 
     def fold_decided(
-        self, decided: Sequence[DecidedRecords], partition: int, through: int, write: WriteSet, outcome: FoldOutcome
-    ) -> None:
-        """Like `fold`, of observations of one partition that the kernel decided and keeps.
+        self, decided: Sequence[DecidedRecords], through: Mapping[int, int], write: WriteSet, outcome: FoldOutcome,
+        decoded: Decoded = dict,
+    ) -> None:  # fmt: skip
+        """Like `fold`, of observations that the kernel keeps.
 
         Args:
-            decided: The observations, in order; all of them are plain.
-            partition: Their partition.
-            through: The batch's next offset.
+            decided: The observations, in log order; all of them are plain.
+            through: The batch's next offset by partition.
             write: The write of the batch.
             outcome: Receives the changes and counts.
+            decoded: Returns those that are decoded already.
 
         Raises:
             NotFolded: A custom reducer fails on a record.
         """
-        if not self._fold_by_kernel(decided, (), {partition: through}, write, outcome):
-            arrived = [each for found in decided for each in checked_records(found) if each is not None]
-            self.fold(arrived, write, outcome, {partition: through})
+        if not self._fold_by_kernel(decided, decoded, through, write, outcome):
+            kept = [each for found in decided for each in checked_records(found) if each is not None]
+            self._fold_all_by_python([record for record, _ in kept], decoded, through, write, outcome)
+
+    def _fold_all_by_python(
+        self, records: Iterable[Record], decoded: Decoded, through: Mapping[int, int], write: WriteSet,
+        outcome: FoldOutcome,
+    ) -> None:  # fmt: skip
+        grouped: dict[str, list[Record]] = {}
+        for record in records:
+            grouped.setdefault(record.entity, []).append(record)
+        places = all_placed(list(grouped))
+        stored = self._database.multi_get("state", places)
+        self._fold_by_python(grouped, places, stored, decoded(), through, write, outcome)
 
     def _fold_by_kernel(
-        self, batch: Sequence[DecidedRecords], arrived: Sequence[CheckedRecord], through: Mapping[int, int],
-        write: WriteSet, outcome: FoldOutcome,
+        self, batch: Sequence[DecidedRecords], decoded: Decoded, through: Mapping[int, int], write: WriteSet,
+        outcome: FoldOutcome,
     ) -> bool:  # fmt: skip
         """Fold a batch by the kernel, and the entities that it leaves by Python.
 
         Args:
             batch: The batch's records.
-            arrived: The same, with the observations that are decoded already; empty if none is.
+            decoded: Returns the observations that are decoded already.
 
         Returns:
             False if there is no kernel, or it panicked: nothing is done.
@@ -215,7 +225,7 @@ class BatchFold:
             each = [[new_tuple(Record, parts) for parts in records] for records in groups.records(found.left)]
             grouped = {records[0].entity: records for records in each}
             some = [places[number] for number in found.left], [stored[number] for number in found.left]
-            self._fold_by_python(grouped, *some, _decoded(arrived), through, write, noted)
+            self._fold_by_python(grouped, *some, decoded(), through, write, noted)
             order = {key: number for number, key in enumerate(places)}
             for changes in changed.values():
                 changes.sort(key=lambda change: order[change[0]])

@@ -1,4 +1,4 @@
-"""Checked records of a batch: one by one, or many that the kernel decided and keeps (avro/kernel.py)."""
+"""Checked records of a batch: one by one, or many that the kernel keeps (avro/kernel.py)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class CheckedRecord(NamedTuple):
 
 
 def checked_records(decided: DecidedRecords) -> list[CheckedRecord | None]:
-    """Return each plain observation that the kernel decided, and None for each other record."""
+    """Return each plain observation that the kernel keeps, and None for each other record."""
     return [
         None if parts is None else new_tuple(CheckedRecord, (new_tuple(Record, parts), None))
         for parts in decided.records()

@@ -190,7 +190,7 @@ class PartitionTable:
         """
         overlay = self.empty_overlay()
         with self._lock:
-            self._writer.fold_decided(decided, self.position.partition, offset, overlay.write, overlay)
+            self._writer.fold_decided(decided, {self.position.partition: offset}, overlay.write, overlay)
         return self._moved_to(overlay, last_record(decided[-1]), offset, recorded_at)
 
     def _moved_to(self, overlay: Overlay, last: Record | None, offset: int, recorded_at: int) -> Overlay:

@@ -14,6 +14,7 @@ from refold.avro.kernel import (
     DecidedRecords,
     FoldedGroups,
     KernelStatus,
+    NumberedRecords,
     Replayed,
     StoredRecords,
     find_kernel,
@@ -44,6 +45,12 @@ class Wrong:
     def given(self, checked: list[Any]) -> DecidedRecords:
         is_wrong = self._only in ("", "fold")
         found: DecidedRecords = self._real.given(checked[:-1] or checked if is_wrong else checked)
+        return found
+
+    def numbered(self, batch: list[Any], *given: Any) -> NumberedRecords:
+        found: NumberedRecords = self._real.numbered(batch, *given)
+        if self._only in ("", "fold"):  # the rows of all of them, and one record less
+            return (self._real.numbered(batch[:-1] or batch, *given)[0], *found[1:])
         return found
 
     def grouped(self, batch: Sequence[DecidedRecords]) -> WrongGroups:

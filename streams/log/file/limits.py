@@ -30,7 +30,7 @@ class FileLogLimits:
     message_s: float = 30.0
     answer_s: float = 60.0
     message_bytes_max: int = MESSAGE_BYTES_MAX
-    batch_records: int = 1000
+    batch_records: int = 5000
     batch_bytes: int = 8 << 20
     kept_records: int = 50_000
     kept_bytes: int = 64 << 20

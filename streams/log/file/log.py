@@ -169,7 +169,8 @@ class FileLog(FileLogReads, LogPort):
             self._as_owner.register(definition)
 
     def append(self, observation: AppendedObservation) -> None:
-        self._require_not_archive()
+        if self._owner is None or self._closed or self.archived_at is not None:  # spares most appends the call
+            self._require_not_archive()
         self._keep(observation)
 
     def append_encoded(self, observations: Sequence[AppendedObservation]) -> None:
@@ -178,8 +179,7 @@ class FileLog(FileLogReads, LogPort):
             self._keep(each)
 
     def _keep(self, appended: AppendedObservation) -> None:
-        self.outbox.add(appended)
-        if self.outbox.batch_due:
+        if self.outbox.add(appended):
             self._push(sync=self.outbox.flush_due)
 
     def flush(self) -> None:

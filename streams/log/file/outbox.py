@@ -30,8 +30,7 @@ class Outbox:
         self._limits = limits
         self._kept: list[AppendedObservation] = []
         self.kept_bytes = 0
-        self._sent = 0
-        self._sent_bytes = 0
+        self._set_sent(0, 0)
         self._session = 0
         self.written = 0
         self._refusals: list[RefoldError] = []
@@ -39,16 +38,12 @@ class Outbox:
     def __len__(self) -> int:
         return len(self._kept)
 
-    def add(self, appended: AppendedObservation) -> None:
-        """Keep one more."""
-        self._kept.append(appended)
-        self.kept_bytes += len(appended.data)
-
-    @property
-    def batch_due(self) -> bool:
-        """Whether enough observations wait for a write or a send."""
-        limits, waiting = self._limits, len(self._kept) - self._sent
-        return waiting >= limits.batch_records or self.kept_bytes - self._sent_bytes >= limits.batch_bytes
+    def add(self, appended: AppendedObservation) -> bool:
+        """Keep one more. Returns whether enough of them wait for a write or a send."""
+        kept = self._kept
+        kept.append(appended)
+        self.kept_bytes = size = self.kept_bytes + len(appended.data)
+        return len(kept) >= self._due or size >= self._due_bytes
 
     @property
     def flush_due(self) -> bool:
@@ -67,14 +62,14 @@ class Outbox:
             RefoldError: An observation was refused. It is dropped, and the refusal is raised after all others are
                 written.
         """
-        self._sent = self._sent_bytes = 0
+        self._set_sent(0, 0)
         while self._kept:
-            batch = self._batch()
+            batch, size = self._batch()
             refused: list[RefoldError] = []
             _take(batch, owner.append, refused)
             del self._kept[: len(batch)]
             self._refusals += refused
-            self.kept_bytes -= sum(len(each.data) for each in batch)
+            self.kept_bytes -= size
             self.written = owner.written
         self._raise_refusals()
 
@@ -83,7 +78,7 @@ class Outbox:
         `write`.
         """
         while not self._sent_all(client) or (sync and not self._flushed(client)):
-            self._sent = self._sent_bytes = 0
+            self._set_sent(0, 0)
         self._raise_refusals()
 
     def _sent_all(self, client: Client) -> bool:
@@ -95,18 +90,17 @@ class Outbox:
             sessions.add(client.session)
 
         while self._sent < len(self._kept):
-            batch = self._batch()
+            batch, batch_bytes = self._batch()
             refused: list[RefoldError] = []
             taken = _take(batch, take, refused)
             self._kept[self._sent : self._sent + len(batch)] = taken
             self._refusals += refused
             size = sum(len(each.data) for each in taken)
-            self.kept_bytes -= sum(len(each.data) for each in batch) - size
+            self.kept_bytes -= batch_bytes - size
             self._session = client.session
             if len(sessions) > 1:
                 return False
-            self._sent += len(taken)
-            self._sent_bytes += size
+            self._set_sent(self._sent + len(taken), self._sent_bytes + size)
         return True
 
     def _flushed(self, client: Client) -> bool:
@@ -115,8 +109,14 @@ class Outbox:
         if self._sent and client.session != self._session:
             return False
         self._kept.clear()
-        self.kept_bytes = self._sent = self._sent_bytes = 0
+        self.kept_bytes = 0
+        self._set_sent(0, 0)
         return True
+
+    def _set_sent(self, count: int, size: int) -> None:
+        """Note how many of the kept observations were sent, and their size in bytes."""
+        self._due, self._due_bytes = count + self._limits.batch_records, size + self._limits.batch_bytes
+        self._sent, self._sent_bytes = count, size
 
     def _raise_refusals(self) -> None:
         refusals, self._refusals = self._refusals, []
@@ -125,8 +125,8 @@ class Outbox:
         if refusals:
             raise refusals[0]
 
-    def _batch(self) -> list[AppendedObservation]:
-        """The next batch, of a bounded size."""
+    def _batch(self) -> tuple[list[AppendedObservation], int]:
+        """The next batch, of a bounded size, and its bytes."""
         batch: list[AppendedObservation] = []
         size = 0
         for each in self._kept[self._sent : self._sent + self._limits.batch_records]:
@@ -134,7 +134,7 @@ class Outbox:
             size += len(each.data)
             if size >= self._limits.batch_bytes:
                 break
-        return batch
+        return batch, size
 
 
 def _take(

@@ -27,16 +27,17 @@ from threading import RLock
 
 from refold.avro.definition import TypeDefinition
 from refold.avro.errors import InputError, SchemaError, StorageError
+from refold.avro.kernel import find_kernel
 from refold.avro.registry import Registry, TypeVersion
-from refold.reducers.cells import new_tuple
 from refold.reducers.failed import refusing
 from refold.streams.cut import Cut
 from refold.streams.log.file import records, requests
+from refold.streams.log.file.numbering import decoded_in, numbered
 from refold.streams.log.file.records import Progress
 from refold.streams.log.file.snapshots import FileSnapshotStore
-from refold.streams.log.port import AppendedObservation, LogPort, Marked, Record
+from refold.streams.log.port import AppendedObservation, LogPort, Marked
 from refold.streams.log.stored_markers import marker_exists, marker_key, marker_value
-from refold.streams.partitioner import all_placed, partition_in, partition_of, placed
+from refold.streams.partitioner import partition_of, placed
 from refold.streams.rebuild.result import Rebuilt
 from refold.streams.rocks.batch import WriteSet
 from refold.streams.rocks.database import Database
@@ -51,7 +52,6 @@ from refold.streams.snapshots.snapshotter import Snapshotter
 from refold.streams.snapshots.table import EpochState
 from refold.streams.table import keys
 from refold.streams.table.batch_fold import BatchFold, fold_again, require_foldable, states_of_type
-from refold.streams.table.checked import CheckedRecord
 from refold.streams.table.folds import TypeFold
 from refold.streams.table.index_backfill import Filler
 from refold.streams.table.index_gaps import read_gaps
@@ -146,6 +146,7 @@ class Owner:
         self._limits = limits
         read = partial(records.read, database)
         self._tables = BatchFold(database, registry, read)
+        self._kernel = find_kernel().kernel
         self._lock = RLock()
         self._progress: records.Progress | None = records.read_progress(database, partitions)
         identity = records.read_log_record(database)
@@ -257,28 +258,19 @@ class Owner:
             progress = self._next_progress()
             now = progress.recorded_at
             write = self._database.batch()
-            arrived: list[CheckedRecord] = []
-            rows: list[bytes] = []
-            names = list({each.entity: None for each in batch})
-            partitions = {
-                name: partition_in(place, self._partitions)
-                for name, place in zip(names, all_placed(names), strict=True)
-            }
-            starts, ends = progress.observations.copy(), progress.observations
-            for entity, observation_id, data, observation in batch:
-                partition = partitions[entity]
-                offset = ends[partition]
-                ends[partition] = offset + 1
-                record = new_tuple(Record, (partition, offset, now, entity, observation_id, data))
-                rows += keys.position_key(partition, offset), keys.record_value(record)
-                arrived.append(new_tuple(CheckedRecord, (record, observation)))
-            through = {partition: end for partition, end in ends.items() if end != starts[partition]}
-            write.put_pairs("observations", rows)
+            starts = progress.observations.copy()
+            given = numbered(self._kernel, batch, starts, now)
+            progress.observations.update(given.through)
+            write.put_pairs("observations", given.rows)
             outcome = records.BatchOutcome(progress, write)
             with refusing():
-                self._tables.fold(arrived, write, outcome, through)
+                if given.decided is None:
+                    self._tables.fold(given.checked, write, outcome, given.through)
+                else:
+                    decoded = partial(decoded_in, batch)
+                    self._tables.fold_decided([given.decided], given.through, write, outcome, decoded)
             self._commit(write, progress, sync=False)
-            for partition, end in through.items():
+            for partition, end in given.through.items():
                 start = starts[partition]
                 self._touched.add(partition, start, end, outcome.states[partition])
                 if self._snapshotter is not None:

@@ -68,11 +68,11 @@ class Progress:
             dict(self.observations), dict(self.changes), self.recorded_at, dict(self.entities), dict(self.distinct)
         )
 
-    def next_change(self, partition: int) -> int:
-        """Assign the next offset of `.changes`."""
+    def next_changes(self, partition: int, count: int) -> range:
+        """Assign the next offsets of `.changes`."""
         offset = self.changes[partition]
-        self.changes[partition] = offset + 1
-        return offset
+        self.changes[partition] = offset + count
+        return range(offset, offset + count)
 
     def folded(self, partition: int, entities: int, observations: int, *_: int) -> None:
         """See streams/table/batch_fold.py."""
@@ -100,10 +100,9 @@ class BatchOutcome:
     def changed(self, partition: int, changes: Sequence[EntityChange]) -> None:
         """Put changes at the next offsets of `.changes`."""
         self.states[partition] += [(placed, state) for placed, state, _ in changes]
-        next_change = self._progress.next_change
-        self._write.put_rows(
-            "changes", [(keys.position_key(partition, next_change(partition)), change) for _, _, change in changes]
-        )
+        offsets = self._progress.next_changes(partition, len(changes))
+        rows = [(keys.position_key(partition, offset), each[2]) for offset, each in zip(offsets, changes, strict=True)]
+        self._write.put_rows("changes", rows)
 
 
 def read_progress(database: Database, partitions: int) -> Progress:

@@ -113,7 +113,7 @@ class _Table:
 
     def fold_decided(self, decided: Sequence[DecidedRecords], through: int) -> Said:
         """Like `fold`, of the kernel's records of partition 0."""
-        return self._said(lambda write, noted: self.writer.fold_decided(decided, 0, through, write, noted))
+        return self._said(lambda write, noted: self.writer.fold_decided(decided, {0: through}, write, noted))
 
     def _said(self, fold: Callable[[WriteSet, _Noted], None]) -> Said:
         write, noted = _NotedWriteSet(self.database.batch()), _Noted()

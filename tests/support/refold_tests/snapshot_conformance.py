@@ -207,6 +207,25 @@ class SnapshotStoreConformance:
                     with pytest.raises(CorruptionError, match=f"the snapshot record 1={gone} is gone"):
                         list(store.span(1, OffsetSpan(1, 4, b"")))
 
+    def test_long_span_is_read_up_to_the_first_missing_record(self, opened: OpenedStore) -> None:
+        with opened() as store:
+            for number in range(40):
+                store.append(1, b"%d" % number)
+            for size in (0, 1, 15, 16, 17, 32, 33):
+                assert list(store.span(1, OffsetSpan(3, 3 + size, b""))) == [
+                    (number, b"%d" % number) for number in range(3, 3 + size)
+                ]
+            for end in (41, 60, 1 << 62):
+                found: list[tuple[int, bytes]] = []
+                with pytest.raises(CorruptionError, match="the snapshot record 1=40 is gone"):
+                    for each in store.span(1, OffsetSpan(0, end, b"")):
+                        found.append(each)
+                assert len(found) == 40
+            with pytest.raises(CorruptionError, match="the snapshot record 1=9 is gone"):
+                list(store.span(1, OffsetSpan(9, 8, b"")))
+            abandoned = store.span(1, OffsetSpan(0, 40, b""))
+            assert next(abandoned) == (0, b"0")
+
     def test_read_in_progress_is_unaffected(self, opened: OpenedStore) -> None:
         with opened() as store:
             for number in range(600):
