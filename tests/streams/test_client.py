@@ -136,7 +136,7 @@ def test_reader_answers_and_does_not_write(tmp_path: Path) -> None:
 
 def test_wait_for_an_owner_is_bounded(tmp_path: Path) -> None:
     """Without an explicit flush, pending observations are bounded in number and in bytes until they are durable."""
-    limits = FileLogLimits(kept_records=2_000, kept_bytes=5_000_000, batch_bytes=1_000_000)
+    limits = FileLogLimits(batch_records=1_000, batch_bytes=1_000_000, kept_records=2_000, kept_bytes=5_000_000)
     with open_log(tmp_path) as owner, open_log(tmp_path, limits=limits) as log:
         assert isinstance(log.port, FileLog)
         outbox = log.port.outbox
