@@ -130,8 +130,7 @@ class Log:
             now = self._runtime.now_micros()
             blobs: dict[bytes, bytes] | None = {} if self._port.has_store else None
             origin = self._sources.peek(source)
-            at = now if observed_at is None else observed_at
-            at = at if type(at) is int else micros_of(at)
+            at = observed_at if type(observed_at) is int else micros_of(now if observed_at is None else observed_at)
             data, observation_id, observation = version.encode(
                 entity, patch, source=origin, observed_at=at, now=now, kind=kind, priority=priority, causes=causes,
                 cleared=cleared, retracts=retracts, link=link, subject=subject, allow_future=allow_future, blobs=blobs,

@@ -53,7 +53,8 @@ def messages(schema_registry: str, tmp_path_factory: pytest.TempPathFactory) -> 
 
 
 def test_confluents_deserializer_reads_observations_and_changes(schema_registry: str, messages: list[Message]) -> None:
-    with SchemaRegistryClient({"url": schema_registry}) as client:
+    # Without a time limit the client waits for ever if an answer is lost, as one was; with it, it asks again.
+    with SchemaRegistryClient({"url": schema_registry, "timeout": 30}) as client:
         deserialize = AvroDeserializer(client)
         for data, topic, codec in messages:
             found = deserialize(data, SerializationContext(topic, MessageField.VALUE))
