@@ -4,11 +4,12 @@
    its last epoch, and that is at least `every_ms` ago. It is also due when its cache is pressing (dirty_entities.py):
    states would soon be dropped and have to be read again, or the partition has many; but not if by then it will have
    so many records that the next epoch is made from the whole table (seal.py). The thread is woken.
-2. It chooses the partition with the most records since its last epoch.
-3. It takes a view of that table between two batches, which delays the fold only briefly.
-4. It seals the epoch (seal.py; with large tables in another process, sealing_process/sealer.py). If that fails, it is
-   tried again after the next records. A base takes as long as many deltas: while the sealing process writes one,
-   partitions that are due go through steps 2 to 4 meanwhile, one after another, unless a rest is due.
+2. It chooses the partition with the most records since its last epoch, or, where the fold may keep it waiting for its
+   views, up to `at_once` partitions.
+3. It takes a view of their tables between two batches, which delays the fold only briefly.
+4. It seals the epochs, one after another (seal.py; with large tables in another process, sealing_process/sealer.py). If
+   that fails, it is tried again after the next records. A base takes as long as many deltas: while the sealing process
+   writes one, other partitions that are due go through steps 2 to 4 meanwhile, one at a time, unless a rest is due.
 5. After a base it collects garbage (garbage.py), at most every `collect_every_ms`.
 6. It rests until steps 2 to 5 took at most `cpu_share` of a processor since they began, because a background thread
    competes with the fold for the GIL. Then it continues with the next partition. With a `Pace` it also rests until
@@ -22,8 +23,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Collection, Iterable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from itertools import takewhile
 from threading import Event, Lock, Thread
@@ -70,13 +71,14 @@ class Snapshotter:
         prepare: Called before each epoch and before each request.
         touched: The fold's cache for epochs.
         pace: None for no limit but `cpu_share`.
+        at_once: How many partitions are sealed from views of one moment.
         settings: When epochs are sealed and garbage is collected; the sealer has the same ones.
     """
 
     def __init__(
         self, store: SnapshotStore, sealer: ProcessSealer, views: Views, partitions: Callable[[], Iterable[int]],
         clock_ms: Callable[[], int], *, touched: DirtyEntities, every_ms: int = 0,
-        prepare: Callable[[], None] = lambda: None, pace: Pace | None = None,
+        prepare: Callable[[], None] = lambda: None, pace: Pace | None = None, at_once: int = 1,
         settings: SnapshotSettings = DEFAULT_SETTINGS,
     ) -> None:  # fmt: skip
         self._store = store
@@ -88,6 +90,7 @@ class Snapshotter:
         self._prepare = prepare
         self._touched = touched
         self._pace = pace
+        self._at_once = at_once
         self._settings = settings
         self._folded_at_s = 0.0
         self._collector = Collector(store, GRACE_MS, settings)
@@ -194,23 +197,24 @@ class Snapshotter:
             wait_s = None if wait_s is None else max(0.0, wait_s - (time.monotonic() - rested_s))
 
     def _next(self) -> float | None:
-        """Seal the partition that is most overdue; returns the seconds until one may be due, if known."""
+        """Seal the partitions that are most overdue; returns the seconds until one may be due, if known."""
         with self._one_at_a_time:
             self._prepare()
-            partition, wait_s = self._due_most()
-            if partition is None:
+            partitions, wait_s = self._due_most()
+            if not partitions:
                 return wait_s
-            sealed = self._seal(partition, partial(self._meanwhile, partition))
+            under_way = set(partitions)
+            sealed = self._seal(partitions, partial(self._meanwhile, under_way))
             self._collect_when_due(sealed)
             return 0.0
 
-    def _meanwhile(self, under_way: int) -> None:
+    def _meanwhile(self, under_way: Collection[int]) -> None:
         """Seal another partition that is due. Does not collect garbage, because that would remove the unfinished
         epoch.
         """
-        partition, _ = self._due_most(but=under_way)
-        if partition is not None and not self._is_stopping and self._rest_s() <= 0:
-            self._seal(partition)
+        partitions, _ = self._due_most(but=under_way)
+        if partitions and not self._is_stopping and self._rest_s() <= 0:
+            self._seal(partitions[:1])
 
     def _used_s(self) -> float:
         """The processor time of this thread and of the sealing process, in seconds, as far as it is known."""
@@ -226,18 +230,18 @@ class Snapshotter:
         begun_s, used_s = self._begun
         return pause_s(self._used_s() - used_s, now_s - begun_s, pace.share)
 
-    def _due_most(self, but: int | None = None) -> tuple[int | None, float | None]:
-        """The partition that is most overdue, or else the seconds until one may be due, if known."""
+    def _due_most(self, but: Collection[int] = ()) -> tuple[list[int], float | None]:
+        """The partitions that are most overdue, up to `at_once`, or else the seconds until one may be due, if known."""
         now_ms, share = self._clock_ms(), self._share
-        behind = {each: folded - self._at(each)[0] for each, folded in list(self._folded.items()) if each != but}
+        behind = {each: folded - self._at(each)[0] for each, folded in list(self._folded.items()) if each not in but}
         early_ms = {
             each: 0 if self._is_urgent(each, behind[each], now_ms) else self._every_ms - (now_ms - self._at(each)[1])
             for each in behind if behind[each] >= share
         }  # fmt: skip
         due = [each for each, left_ms in early_ms.items() if not 0 < left_ms <= self._every_ms]
         if due:
-            return max(due, key=behind.__getitem__), None
-        return None, min(early_ms.values()) / 1000 if early_ms else None
+            return sorted(due, key=behind.__getitem__, reverse=True)[: self._at_once], None
+        return [], min(early_ms.values()) / 1000 if early_ms else None
 
     def _is_urgent(self, partition: int, behind: int, now_ms: int) -> bool:
         """Whether a partition is due before `every_ms`."""
@@ -256,16 +260,25 @@ class Snapshotter:
         """The number of folded records when the partition was last sealed, and the time of that."""
         return self._sealed.get(partition, (0, 0))
 
-    def _seal(self, partition: int, meanwhile: Callable[[], object] = lambda: None) -> list[Manifest]:
-        """Seal an epoch of a partition; returns its manifest, or an empty list if that failed."""
-        self._sealed[partition] = (self._folded[partition], self._clock_ms())
+    def _seal(self, partitions: Sequence[int], meanwhile: Callable[[], object] = lambda: None) -> list[Manifest]:
+        """Seal an epoch of each partition; returns the manifests of those that did not fail."""
+        now_ms, manifests = self._clock_ms(), []
+        for partition in partitions:
+            self._sealed[partition] = (self._folded[partition], now_ms)
+        with self._failing_later(), self._views(partitions) as views:
+            for view in views:
+                with self._failing_later():
+                    manifests.append(self._sealed_of(view, meanwhile))
+        return manifests
+
+    @contextmanager
+    def _failing_later(self) -> Iterator[None]:
+        """Log an error within the block, unless the thread is to end."""
         try:
-            with self._views({partition}) as views:
-                return [self._sealed_of(view, meanwhile) for view in views]
+            yield
         except RefoldError as error:
             if not self._is_stopping:
                 _later(error)
-            return []
 
     def _sealed_of(self, view: TableView, meanwhile: Callable[[], object] = lambda: None) -> Manifest:
         begun_ms = self._clock_ms()

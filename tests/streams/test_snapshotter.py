@@ -31,6 +31,7 @@ class Sealing:
 
     def __init__(self) -> None:
         self.partitions: list[int] = []
+        self.viewed: list[list[int]] = []
         self.bases: set[int] = set()
         self.wholes: set[int] = set()
         self.ended: list[int | str] = []
@@ -44,7 +45,8 @@ class Sealing:
 
     @contextmanager
     def views(self, partitions: Collection[int] | None) -> Iterator[list[int]]:
-        yield sorted(partitions or ())
+        self.viewed.append(sorted(partitions or ()))
+        yield self.viewed[-1]
 
     def seal(self, partition: int, meanwhile: Callable[[], object]) -> Any:
         self.partitions.append(partition)
@@ -115,12 +117,13 @@ def sealing(monkeypatch: pytest.MonkeyPatch) -> Sealing:
 
 @contextmanager
 def sealed_by(
-    sealing: Sealing, clock: Clock, every_ms: int = 0, pace: Pace | None = None, settings: SnapshotSettings = SETTINGS
-) -> Iterator[Snapshotter]:
+    sealing: Sealing, clock: Clock, every_ms: int = 0, pace: Pace | None = None, settings: SnapshotSettings = SETTINGS,
+    at_once: int = 1,
+) -> Iterator[Snapshotter]:  # fmt: skip
     given: Any = sealing
     found = Snapshotter(
         given, given, given.views, lambda: range(4), clock, touched=given, every_ms=every_ms,
-        pace=pace, settings=settings,
+        pace=pace, at_once=at_once, settings=settings,
     )  # fmt: skip
     try:
         yield found
@@ -171,6 +174,21 @@ def test_failed_partition_waits_for_its_next_records_and_blocks_no_other(
         assert "the disk is full" in caplog.text
         snapshotter.folded(4, 0)
         assert sealing.next_begun() == [0, 1, 0]
+
+
+def test_due_partitions_are_sealed_from_views_of_one_moment(sealing: Sealing) -> None:
+    """Those with the most records, and none of them twice while one gets a base. One that fails blocks no other."""
+    sealing.bases, sealing.failing = {1}, {2}
+    with sealed_by(sealing, Clock(), at_once=3) as snapshotter:
+        snapshotter.folded(8, 0)
+        sealing.next_begun()
+        for partition, records in ((0, 3), (1, 4), (2, 5), (3, 6)):
+            snapshotter.folded(records, partition)
+        for expected in ([0, 1], [0, 1, 0], [0, 1, 0, 2], [0, 1, 0, 2, 3]):
+            sealing.go_on.release()
+            assert sealing.next_begun() == expected
+        sealing.go_on.release()
+    assert sealing.viewed[:3] == [[0], [1, 2, 3], [0]]
 
 
 def test_partition_pauses_between_its_epochs_and_others_continue(sealing: Sealing) -> None:

@@ -124,6 +124,8 @@ class TableViews:
 
 
 _U64 = struct.Struct(">Q")
+# For a view, sealing waits until a batch is written.
+_SEALED_AT_ONCE = 8
 
 _log = logging.getLogger(__name__)
 
@@ -171,7 +173,7 @@ class Owner:
         sealer = ProcessSealer(store, log.log_id, self._partitions, settings=self._settings)
         self._snapshotter = Snapshotter(
             store, sealer, self._views, lambda: range(self._partitions), self._clock_ms, touched=self._touched,
-            settings=self._settings,
+            at_once=_SEALED_AT_ONCE, settings=self._settings,
         )  # fmt: skip
 
     def recover(self, log: LogPort, *, wait: bool) -> dict[str, object]:
