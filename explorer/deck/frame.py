@@ -305,7 +305,7 @@ class DeckScreen(Screen[None]):
         try:
             return await self.deck.log_thread.ask(question)
         finally:
-            if not self.display:
+            if not self.display:  # Textual displays no screen that it is removing
                 raise asyncio.CancelledError
 
     def answer_then(self, question: Callable[[AgentLog], T], show: Callable[[T], None]) -> None:

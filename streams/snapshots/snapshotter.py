@@ -4,8 +4,8 @@
    its last epoch, and that is at least `every_ms` ago. It is also due when its cache is pressing (dirty_entities.py):
    states would soon be dropped and have to be read again, or the partition has many; but not if by then it will have
    so many records that the next epoch is made from the whole table (seal.py). The thread is woken.
-2. It chooses the partition with the most records since its last epoch, or, where the fold may keep it waiting for its
-   views, up to `at_once` partitions.
+2. It chooses the due partitions with the most records since their last epochs, up to `at_once`. More than one where
+   step 3 may wait long for the fold.
 3. It takes a view of their tables between two batches, which delays the fold only briefly.
 4. It seals the epochs, one after another (seal.py; with large tables in another process, sealing_process/sealer.py). If
    that fails, it is tried again after the next records. A base takes as long as many deltas: while the sealing process
@@ -203,8 +203,7 @@ class Snapshotter:
             partitions, wait_s = self._due_most()
             if not partitions:
                 return wait_s
-            under_way = set(partitions)
-            sealed = self._seal(partitions, partial(self._meanwhile, under_way))
+            sealed = self._seal(partitions, partial(self._meanwhile, partitions))
             self._collect_when_due(sealed)
             return 0.0
 

@@ -114,7 +114,10 @@ class Outbox:
         return True
 
     def _set_sent(self, count: int, size: int) -> None:
-        """Note how many of the kept observations were sent, and their size in bytes."""
+        """Note how many of the kept observations were sent, and their size in bytes.
+
+        It also computes when the next batch is due, so that `add` need not do so for each observation.
+        """
         self._due, self._due_bytes = count + self._limits.batch_records, size + self._limits.batch_bytes
         self._sent, self._sent_bytes = count, size
 

@@ -124,7 +124,7 @@ class TableViews:
 
 
 _U64 = struct.Struct(">Q")
-# For a view, sealing waits until a batch is written.
+# Sealing waits until a batch is written to get views of the table, so it gets several at once.
 _SEALED_AT_ONCE = 8
 
 _log = logging.getLogger(__name__)
@@ -261,18 +261,18 @@ class Owner:
             now = progress.recorded_at
             write = self._database.batch()
             starts = progress.observations.copy()
-            given = numbered(self._kernel, batch, starts, now)
-            progress.observations.update(given.through)
-            write.put_pairs("observations", given.rows)
+            numbered_batch = numbered(self._kernel, batch, starts, now)
+            progress.observations.update(numbered_batch.through)
+            write.put_pairs("observations", numbered_batch.rows)
             outcome = records.BatchOutcome(progress, write)
             with refusing():
-                if given.decided is None:
-                    self._tables.fold(given.checked, write, outcome, given.through)
+                if numbered_batch.decided is None:
+                    self._tables.fold(numbered_batch.checked, write, outcome, numbered_batch.through)
                 else:
                     decoded = partial(decoded_in, batch)
-                    self._tables.fold_decided([given.decided], given.through, write, outcome, decoded)
+                    self._tables.fold_decided([numbered_batch.decided], numbered_batch.through, write, outcome, decoded)
             self._commit(write, progress, sync=False)
-            for partition, end in given.through.items():
+            for partition, end in numbered_batch.through.items():
                 start = starts[partition]
                 self._touched.add(partition, start, end, outcome.states[partition])
                 if self._snapshotter is not None:
