@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, Protocol
 
 from refold.avro.observation import Encoded, Link, Observation, Source
 
-FORMAT = 14
+FORMAT = 15
 """The FORMAT that the kernel must have. It changes with the interface and with the stored forms that the kernel
 writes.
 """
@@ -276,8 +276,21 @@ class LayerMerger(Protocol):
     def groups(self) -> tuple[dict[int, int], dict[int, int]]:
         """The newest group of each place, and the next older group of each group that has one."""
 
+    def put(self, places: Sequence[int], preimages: Sequence[bytes]) -> bool:
+        """Put entities over all others. No chunk may be added afterwards.
+
+        Args:
+            places: Their places.
+            preimages: For each place what its bucket's digest covers of them.
+
+        Returns:
+            False if Python has to compute the digests from now on.
+        """
+
     def digests(self) -> SlotDigests | None:
-        """The digests; None if Python has to compute them. The GIL is released during the call."""
+        """The digests of each slot of which a bucket changed since the last call; None if Python has to compute them.
+        The GIL is released during the call.
+        """
 
 
 Reader = ObservationReader
@@ -369,6 +382,18 @@ class Kernel(Protocol):
 
     def span_digests(self, spans: Sequence[Sequence[bytes]]) -> list[bytes]:
         """The SHA-256 of each span, given by its records. The GIL is released during the call."""
+
+    def found_in(self, chunk: bytes, groups: Sequence[int], keys: Sequence[bytes]) -> list[bytes | None] | None:
+        """The stored form of each entity that a chunk holds, None for the others.
+
+        Args:
+            chunk: The chunk, without further checks.
+            groups: The number of each entity's group.
+            keys: Their storage keys.
+
+        Returns:
+            None if Python has to look for them, because the chunk is damaged.
+        """
 
     def TypeFolder(  # noqa: N802
         self, type_name: str, frame: bytes, fields: Sequence[FieldLayout], fingerprint: bytes, change_frame: bytes,

@@ -7,7 +7,7 @@ use std::mem;
 use sha2::{Digest, Sha256};
 
 const FORMAT: u8 = 1;
-const PLACE_BYTES: usize = 3;
+pub const PLACE_BYTES: usize = 3;
 pub const DIGEST_BYTES: usize = 32;
 pub const BUCKETS: usize = 256;
 const HEAD_BYTES: usize = 13;
@@ -215,11 +215,16 @@ pub fn has_the_same_entity(one: &[u8], other: &[u8]) -> bool {
     }
 }
 
+type Number = [u8; NUMBER_BYTES];
+
 /// The groups of a chunk that was read.
 pub struct Groups<'a> {
-    places: &'a [[u8; NUMBER_BYTES]],
-    starts: &'a [[u8; NUMBER_BYTES]],
+    places: &'a [Number],
+    firsts: &'a [Number],
+    starts: &'a [Number],
+    ends: &'a [Number],
     preimages: &'a [u8],
+    bodies: &'a [u8],
 }
 
 impl<'a> Groups<'a> {
@@ -228,14 +233,15 @@ impl<'a> Groups<'a> {
         let (head, rest) = data.split_first_chunk::<HEAD_BYTES>()?;
         let (format, sizes) = head.split_first()?;
         let [groups, entities, preimages] = sizes.as_chunks::<NUMBER_BYTES>().0 else { return None };
-        let size = |given: &[u8; NUMBER_BYTES]| u32::from_be_bytes(*given) as usize;
+        let size = |given: &Number| u32::from_be_bytes(*given) as usize;
         let groups = size(groups);
         let (tables, rest) = rest.split_at_checked(NUMBER_BYTES.checked_mul(groups)?.checked_mul(3)?)?;
-        let (_, rest) = rest.split_at_checked(NUMBER_BYTES.checked_mul(size(entities))?)?;
-        let preimages = rest.get(..size(preimages))?;
-        let numbers = tables.as_chunks::<NUMBER_BYTES>().0;
-        let found = Groups { places: &numbers[..groups], starts: &numbers[2 * groups..], preimages };
-        (*format == FORMAT).then_some(found)
+        let (ends, rest) = rest.split_at_checked(NUMBER_BYTES.checked_mul(size(entities))?)?;
+        let (preimages, bodies) = rest.split_at_checked(size(preimages))?;
+        let (places, rest) = tables.as_chunks::<NUMBER_BYTES>().0.split_at(groups);
+        let (firsts, starts) = rest.split_at(groups);
+        let ends = ends.as_chunks::<NUMBER_BYTES>().0;
+        (*format == FORMAT).then_some(Groups { places, firsts, starts, ends, preimages, bodies })
     }
 
     pub fn len(&self) -> usize {
@@ -244,11 +250,35 @@ impl<'a> Groups<'a> {
 
     /// Returns a group's place and preimage; None if it is damaged.
     pub fn get(&self, group: usize) -> Option<(u32, &'a [u8])> {
-        let number = |table: &[[u8; NUMBER_BYTES]], at: usize| table.get(at).map(|each| u32::from_le_bytes(*each));
+        Some((number(self.places, group)?, self.preimage(group)?))
+    }
+
+    fn preimage(&self, group: usize) -> Option<&'a [u8]> {
         let start = number(self.starts, group)? as usize;
         let end = number(self.starts, group + 1).map_or(self.preimages.len(), |end| end as usize);
-        Some((number(self.places, group)?, self.preimages.get(start..end)?))
+        self.preimages.get(start..end)
     }
+
+    /// Returns the stored form of a key's entity in a group, if it is there; None if the chunk is damaged.
+    pub fn find(&self, group: usize, key: &[u8]) -> Option<Option<&'a [u8]>> {
+        let mut preimage = self.preimage(group)?;
+        let mut entity = number(self.firsts, group)? as usize;
+        while !preimage.is_empty() {
+            let (length, rest) = preimage.split_first_chunk::<LENGTH_BYTES>()?;
+            let (found, rest) = rest.split_at_checked(u32::from_be_bytes(*length) as usize)?;
+            if found == key {
+                let start = entity.checked_sub(1).map_or(Some(0), |last| number(self.ends, last))? as usize;
+                return self.bodies.get(start..number(self.ends, entity)? as usize).map(Some);
+            }
+            preimage = rest.get(DIGEST_BYTES..)?;
+            entity += 1;
+        }
+        Some(None)
+    }
+}
+
+fn number(table: &[Number], at: usize) -> Option<u32> {
+    table.get(at).map(|each| u32::from_le_bytes(*each))
 }
 
 /// Returns the key and all bytes of each entity in a preimage; None if it is damaged, or its keys are not ascending.

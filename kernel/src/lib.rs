@@ -57,7 +57,7 @@ use crate::type_folder::TypeFolder;
 use crate::value::Value;
 
 /// Must change whenever arguments, results or the stored forms that the kernel writes change.
-const FORMAT: u32 = 14;
+const FORMAT: u32 = 15;
 
 /// A record with its entity as a text.
 type NamedRecord = (u16, i64, i64, PyBackedStr, PyBackedBytes, PyBackedBytes);
@@ -348,9 +348,9 @@ impl DeltaWriter {
         DeltaWriter(chunk::DeltaWriter::new(limit, start, is_whole))
     }
 
-    /// Adds rows (the entity's storage key, its state) of whole places, with the GIL released. Returns the chunks that are
-    /// full, the places, and the preimage of each. None if a row is damaged or out of order, after which this writer is of
-    /// no use.
+    /// Adds rows (the entity's storage key, its state) of whole places, with the GIL released if they are many. Returns the
+    /// chunks that are full, the places, and the preimage of each. None if a row is damaged or out of order, after which
+    /// this writer is of no use.
     fn add<'py>(
         &mut self,
         py: Python<'py>,
@@ -358,7 +358,8 @@ impl DeltaWriter {
     ) -> Option<(Vec<Bound<'py, PyBytes>>, Vec<u32>, Vec<Bound<'py, PyBytes>>)> {
         let writer = &mut self.0;
         let given: Vec<(&[u8], &[u8])> = rows.iter().map(|(key, state)| (&**key, &**state)).collect();
-        let chunk::Added { chunks, places, preimages } = py.detach(|| unless_panicked(|| writer.add(&given)))?;
+        let add = || unless_panicked(|| writer.add(&given));
+        let chunk::Added { chunks, places, preimages } = detached_if_long(py, given.len(), add)?;
         Some((in_python(py, &chunks), places, in_python(py, &preimages)))
     }
 
@@ -400,12 +401,38 @@ impl LayerMerger {
         Ok((newest, older))
     }
 
-    /// Returns each slot with entities and the digests of its buckets, computed with the GIL released; None if Python must
-    /// compute them.
-    fn digests<'py>(&self, py: Python<'py>) -> Option<Vec<(u32, Bound<'py, PyBytes>)>> {
-        let slots = py.detach(|| unless_panicked(|| Some(self.0.digests())))?;
+    /// Puts entities over all others, given by their places and what the digest of each place's bucket covers of them;
+    /// false if Python must compute the digests from now on. No chunk may be added afterwards.
+    fn put(&mut self, places: Vec<u32>, preimages: Vec<PyBackedBytes>) -> bool {
+        let layers = &mut self.0;
+        let put = || places.iter().zip(&preimages).try_for_each(|(place, own)| layers.put(*place, own));
+        unless_panicked(put).is_some()
+    }
+
+    /// Returns each slot of which a bucket changed since the last call, and the digests of its buckets, computed with the
+    /// GIL released; None if Python must compute them.
+    fn digests<'py>(&mut self, py: Python<'py>) -> Option<Vec<(u32, Bound<'py, PyBytes>)>> {
+        let layers = &mut self.0;
+        let slots = py.detach(|| unless_panicked(|| Some(layers.digests())))?;
         Some(slots.iter().map(|(slot, digests)| (*slot, PyBytes::new(py, digests))).collect())
     }
+}
+
+/// Returns the stored form of each entity that a chunk holds, by the number of its group and its storage key, and None for
+/// the others. None if Python must look for them, because the chunk is damaged.
+#[pyfunction]
+fn found_in<'py>(
+    py: Python<'py>,
+    chunk: &[u8],
+    groups: Vec<usize>,
+    keys: Vec<PyBackedBytes>,
+) -> Option<Vec<Option<Bound<'py, PyBytes>>>> {
+    let find = || {
+        let chunk = chunk::Groups::of(chunk)?;
+        groups.iter().zip(&keys).map(|(group, placed)| chunk.find(*group, placed.get(chunk::PLACE_BYTES..)?)).collect()
+    };
+    let found: Vec<Option<&[u8]>> = unless_panicked(find)?;
+    Some(found.iter().map(|each| each.map(|body| PyBytes::new(py, body))).collect())
 }
 
 /// Returns the SHA-256 of each span, given by its records, with the GIL released.
@@ -415,7 +442,7 @@ fn span_digests<'py>(py: Python<'py>, spans: Vec<Vec<PyBackedBytes>>) -> Vec<Bou
 }
 
 /// Returns the preimages of buckets with those of some of their entities over them, and their digests, with the GIL
-/// released; None if one is damaged.
+/// released if they are many; None if one is damaged.
 #[pyfunction]
 fn merged<'py>(
     py: Python<'py>,
@@ -423,8 +450,17 @@ fn merged<'py>(
     own: Vec<PyBackedBytes>,
 ) -> Option<(Vec<Bound<'py, PyBytes>>, Vec<Bound<'py, PyBytes>>)> {
     let merge = || before.iter().zip(&own).map(|(before, own)| chunk::merged(before, own)).collect::<Option<Vec<_>>>();
-    let (wholes, digests): (Vec<_>, Vec<_>) = py.detach(|| unless_panicked(merge))?.into_iter().unzip();
+    let merged = detached_if_long(py, own.len(), || unless_panicked(merge))?;
+    let (wholes, digests): (Vec<_>, Vec<_>) = merged.into_iter().unzip();
     Some((in_python(py, &wholes), in_python(py, &digests)))
+}
+
+/// With fewer items a thread keeps the GIL: to get it back from a thread that runs Python takes 5 ms.
+const ITEMS_DETACHED_MIN: usize = 4096;
+
+/// Does some work, with the GIL released if it is long.
+fn detached_if_long<T: Send>(py: Python, items: usize, work: impl FnOnce() -> T + Send) -> T {
+    if items < ITEMS_DETACHED_MIN { work() } else { py.detach(work) }
 }
 
 fn in_python<'py>(py: Python<'py>, each: &[impl AsRef<[u8]>]) -> Vec<Bound<'py, PyBytes>> {
@@ -494,6 +530,7 @@ fn refold_kernel(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<SpanObserver>()?;
     module.add_function(wrap_pyfunction!(merged, module)?)?;
     module.add_function(wrap_pyfunction!(span_digests, module)?)?;
+    module.add_function(wrap_pyfunction!(found_in, module)?)?;
     module.add_class::<LayerMerger>()?;
     module.add_class::<BaseWriter>()?;
     module.add_class::<DeltaWriter>()?;

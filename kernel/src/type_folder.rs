@@ -10,6 +10,7 @@ use crate::check;
 use crate::fold::{self, Outcome, Record, Replayed, Told};
 use crate::given::{layout_of, GivenField};
 use crate::layout::{self, Definition, Layout};
+use crate::parts::in_parts;
 use crate::rows::{Row, Rows};
 use crate::{in_python, unless_panicked};
 
@@ -108,12 +109,11 @@ impl TypeFolder {
             .map(|((name, packed, _), records)| (&**name, packed.as_deref(), records))
             .collect();
         let layout = &self.layout;
-        let replayed: Vec<Option<Replayed>> = py.detach(|| {
-            given
-                .iter()
-                .map(|(name, packed, records)| unless_panicked(|| fold::replay(layout, name, *packed, records)))
-                .collect()
-        });
+        let replay = |(name, packed, records): &(&str, Option<&[u8]>, &Vec<Record>)| {
+            unless_panicked(|| fold::replay(layout, name, *packed, records))
+        };
+        let parts = py.detach(|| in_parts(&given, |part| part.iter().map(replay).collect::<Vec<_>>()));
+        let replayed: Vec<Option<Replayed>> = parts.into_iter().flatten().collect();
         let given = replayed.iter().map(|each| {
             let each = each.as_ref()?;
             Some((each.state.as_ref().map(|state| PyBytes::new(py, state)), each.steps))

@@ -138,7 +138,7 @@ class RangeFold:
                 known.append(record)
             elif name not in counts and name not in self._objects and (self._wants is None or self._wants(name)):
                 grouped[name] = [record]
-        stored = {name: self.layers.get(name) for name in grouped}
+        stored = dict(zip(grouped, self.layers.get_each(list(grouped)), strict=True))
         folded = native.replay(self._kernel, self.folds, [(name, stored[name], grouped[name]) for name in grouped])
         for name in filter(self._checks, list(folded)) if self._checks is not None else ():
             if folded[name] != self._by_python(name, stored[name], grouped[name]):

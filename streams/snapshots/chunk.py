@@ -24,9 +24,11 @@ from functools import cached_property
 from itertools import accumulate, pairwise
 
 from refold.avro.errors import CorruptionError
+from refold.avro.kernel import find_kernel
 from refold.reducers.entity import stored_hash
 from refold.streams.checksum import CRC_BYTES, sealed, unsealed
 from refold.streams.digest import preimage
+from refold.streams.partitioner import PLACE_BYTES
 
 FORMAT = 1
 _HEAD = struct.Struct(">BIII")
@@ -241,6 +243,14 @@ class Chunk:
             at += LENGTH_BYTES + _length(covered, at) + HASH_BYTES
             number += 1
         return None
+
+    def find_each(self, groups: Sequence[int], placed: Sequence[bytes]) -> list[bytes | None]:
+        """`find` of each key, given with its place, in its group."""
+        kernel = find_kernel().kernel
+        found = None if kernel is None else kernel.found_in(self.data, groups, placed)
+        if found is not None:
+            return found
+        return [self.find(group, key[PLACE_BYTES:]) for group, key in zip(groups, placed, strict=True)]
 
     def group_of(self, place: int) -> int | None:
         """The number of a place's group, or None."""

@@ -12,19 +12,20 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import reduce
 from itertools import groupby
 from typing import TypeVar
 
 from refold.avro.errors import CorruptionError
-from refold.avro.kernel import Kernel, SlotDigests
+from refold.avro.kernel import Kernel, LayerMerger, SlotDigests, find_kernel
 from refold.streams.digest import Digests, preimage
-from refold.streams.partitioner import place_of
+from refold.streams.partitioner import PLACE_BYTES, all_placed, place_in, place_of
 from refold.streams.snapshots.chunk import Chunk, Member, Piece, chunks_of_pieces, merged_preimages, newest, piece_of
 from refold.streams.snapshots.closed_entities import ColdEntities
 from refold.streams.snapshots.spans import ReadGroup
 from refold.streams.snapshots.spill import ChunkPlace, ChunkStore
+from refold.streams.snapshots.table import Row
 
 LAYERS_TO_MERGE = 8
 # Up to so many of a slot's buckets get their digests one by one; more are cheaper together.
@@ -54,7 +55,10 @@ class Layers:
         # For each place that changed since digests were made: the preimage of its open entities, or None if it is
         # unknown.
         self._unhashed: dict[int, bytes | None] = {}
-        self._kernel_digests: Callable[[], SlotDigests | None] | None = None
+        self._kernel = find_kernel().kernel
+        # The kernel's preimages of all places; None if digests are computed here. What a thread computes of them.
+        self._merger: LayerMerger | None = None
+        self._pending: Callable[[], SlotDigests | None] | None = None
         self.digests = Digests()
 
     # Taking in
@@ -72,7 +76,7 @@ class Layers:
             hashed: `set_digests` was given its digests, and no other layer follows.
         """
         chunk = Chunk(data, where, checked=checked)
-        self._take(chunk, self._store.add(chunk, filed) << _GROUP_BITS, hashed=hashed)
+        self._add_groups(chunk, self._store.add(chunk, filed) << _GROUP_BITS, hashed=hashed)
 
     def add_all(self, records: Iterable[tuple[str, bytes]], kernel: Kernel, later: Later[SlotDigests | None]) -> None:
         """Like `add`, of all chunks of all layers, by the kernel. The caller checks their bytes.
@@ -90,12 +94,12 @@ class Layers:
             is_merged = is_merged and merger.add(data, number << _GROUP_BITS)
         if is_merged:
             self._newest, self._older = merger.groups()
-            self._kernel_digests = later(merger.digests)
+            self._merger, self._pending = merger, later(merger.digests)
             return
         for number in numbers:
-            self._take(self._store.get(number), number << _GROUP_BITS)
+            self._add_groups(self._store.get(number), number << _GROUP_BITS)
 
-    def _take(self, chunk: Chunk, ref: int, *, hashed: bool = False) -> None:
+    def _add_groups(self, chunk: Chunk, ref: int, *, hashed: bool = False) -> None:
         """Merge a chunk, whose first group is `ref`, with those above it."""
         places, preimages = chunk.places.tolist(), chunk.preimages()
         if not places:
@@ -128,7 +132,8 @@ class Layers:
         for ref, place in enumerate(chunk.places, number << _GROUP_BITS):
             below = self._newest.get(place)
             self._newest[place] = ref
-            self._unhashed[place] = None
+            if self._merger is None:
+                self._unhashed[place] = None
             if below is not None:
                 self._older[ref] = below
         return number
@@ -145,13 +150,31 @@ class Layers:
         """Make a layer of the put entities."""
         if not self._put:
             return
-        placed: dict[int, list[Member]] = {}
-        for entity, packed in self._put.items():
-            placed.setdefault(place_of(entity), []).append((entity.encode(), packed))
-        pieces = [piece_of(place, sorted(placed[place])) for place in sorted(placed)]
+        rows = sorted(zip(all_placed(list(self._put)), self._put.values(), strict=True))
         self._put.clear()
         self._put_bytes = 0
-        self._lay(pieces)
+        if not self._lay_by_kernel(rows):
+            self._lay(
+                piece_of(place, [(key[PLACE_BYTES:], packed) for key, packed in members])
+                for place, members in groupby(rows, lambda row: place_in(row[0]))
+            )
+
+    def _lay_by_kernel(self, rows: Sequence[Row]) -> bool:
+        """Make a layer of rows, which are in order; returns whether that was done. The kernel leaves damaged ones to
+        Python.
+        """
+        if self._kernel is None:
+            return False
+        writer = self._kernel.DeltaWriter(self._store.chunk_bytes, 0, False)
+        added, ended = writer.add(rows), writer.end()
+        if added is None or ended is None:
+            return False
+        chunks, places, preimages = added
+        self._take_pending()
+        if self._merger is not None and not self._merger.put(places, preimages):
+            self._take_over(None)
+        self._stack([*chunks, *filter(None, ended[:1])])
+        return True
 
     def put_pieces(self, pieces: Iterable[Piece]) -> None:
         """Set entities that are sorted by place."""
@@ -159,15 +182,22 @@ class Layers:
         self._lay(pieces)
 
     def _lay(self, pieces: Iterable[Piece]) -> None:
-        self._spilled.append((0, self._layer(pieces)))
+        """Make a layer of pieces, whose digests are computed here."""
+        self._take_digests()
+        self._merger = None
+        self._stack(self.chunks(pieces))
+
+    def _stack(self, chunks: Iterable[bytes]) -> None:
+        """Add the chunks of a layer above all others."""
+        self._spilled.append((0, self._layer(chunks)))
         self._merge()
 
     def chunks(self, pieces: Iterable[Piece]) -> Iterator[bytes]:
         """Pieces as chunks of the size that the store's chunks have."""
         return chunks_of_pieces(pieces, self._store.chunk_bytes)
 
-    def _layer(self, pieces: Iterable[Piece]) -> list[int]:
-        return [self._add_chunk(Chunk(data, "a view", checked=True)) for data in self.chunks(pieces)]
+    def _layer(self, chunks: Iterable[bytes]) -> list[int]:
+        return [self._add_chunk(Chunk(data, "a view", checked=True)) for data in chunks]
 
     def _merge(self) -> None:
         """Merge the last LAYERS_TO_MERGE layers of one level into one of the next."""
@@ -183,7 +213,8 @@ class Layers:
                 if above:
                     merged[place] = above
                     self._cut(place, above)
-            numbers = self._layer(piece_of(place, self._merged(merged[place])) for place in sorted(merged))
+            pieces = (piece_of(place, self._merged(merged[place])) for place in sorted(merged))
+            numbers = self._layer(self.chunks(pieces))
             for number in old:
                 self._store.drop(number)
             self._spilled.append((level + 1, numbers))
@@ -220,6 +251,22 @@ class Layers:
             if found is not None:
                 return found
         return None if self._cold is None else self._cold.get(place, key)
+
+    def get_each(self, entities: Sequence[str]) -> list[bytes | None]:
+        """`get` of each entity. Every chunk is opened once, but for places that several chunks have."""
+        found = [self._put.get(entity) for entity in entities]
+        keys = all_placed(entities)
+        asked: dict[int, list[tuple[int, int]]] = {}  # by chunk: the entity's number, and that of the group
+        for number, key in enumerate(keys):
+            ref = self._newest.get(place_in(key)) if found[number] is None else None
+            if ref is not None:
+                asked.setdefault(ref >> _GROUP_BITS, []).append((number, ref & _GROUP_MASK))
+        for chunk_number in sorted(asked):
+            numbers, groups = zip(*asked[chunk_number], strict=True)
+            bodies = self._store.get(chunk_number).find_each(groups, [keys[number] for number in numbers])
+            for number, body in zip(numbers, bodies, strict=True):
+                found[number] = body
+        return [self.get(entity) if body is None else body for entity, body in zip(entities, found, strict=True)]
 
     def pieces(self) -> Iterator[Piece]:
         """Yield all open entities, by place."""
@@ -322,7 +369,7 @@ class Layers:
         """Set the digests of everything that was added until now, without computing them."""
         self.digests = digests
         self._unhashed.clear()
-        self._kernel_digests = None
+        self._merger = self._pending = None
 
     def rehash(self) -> Digests:
         """Return the digests of all places; places with added entities are hashed again."""
@@ -343,13 +390,25 @@ class Layers:
         return self.digests
 
     def _take_digests(self) -> None:
-        """Take over the digests that the kernel computed since `add_all`."""
-        if self._kernel_digests is None:
-            return
-        slots, self._kernel_digests = self._kernel_digests(), None
-        for slot, buckets in slots or ():
+        """Take over the kernel's digests. The second time it lets its preimages go, which take much memory."""
+        if self._pending is not None:
+            self._take_pending()
+        elif self._merger is not None:
+            self._take_over(self._merger.digests())
+            self._merger = None
+
+    def _take_pending(self) -> None:
+        """Take over the digests that the kernel computes since `add_all`."""
+        if self._pending is not None:
+            found, self._pending = self._pending(), None
+            self._take_over(found)
+
+    def _take_over(self, found: SlotDigests | None) -> None:
+        """Take over digests of the kernel; None if all have to be computed here."""
+        for slot, buckets in found or ():
             self.digests.set_buckets(slot, buckets)
-        if slots is None:
+        if found is None:
+            self._merger = None
             self._unhashed = dict.fromkeys(self._newest)
 
     def _preimage(self, place: int, known: bytes | None) -> bytes:

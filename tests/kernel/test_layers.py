@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -18,9 +19,9 @@ from refold.avro.errors import CorruptionError
 from refold.avro.kernel import Kernel, SlotDigests, find_kernel
 from refold.streams.checksum import CRC_BYTES, sealed
 from refold.streams.digest import Digests, bucket_digest
-from refold.streams.partitioner import place_of
+from refold.streams.partitioner import PLACE_BYTES, all_placed, place_of
 from refold.streams.snapshots import layers as module
-from refold.streams.snapshots.chunk import chunks_of
+from refold.streams.snapshots.chunk import Chunk, chunks_of, piece_of
 from refold.streams.snapshots.hashing import RunningHashes
 from refold.streams.snapshots.layers import Later, Layers
 from refold.streams.snapshots.read import read_epoch
@@ -40,14 +41,24 @@ IDS = ["a", "aa", "a\0", "é", "\U00010000", "long" * 20]
 NAMES = [f"t/{place}/{each}" for place in PLACES for each in IDS]
 FEW_NAMES = [f"t/{place}/{each}" for place in (0, 0x3FFFF) for each in IDS[:4]]
 PLACE_END = 1 << 18
+ALL = 1 << 30
 HEAD = struct.Struct(">BIII")
-VALUES = st.builds(
-    lambda number, size: random.Random(number).randbytes(32 + size), st.integers(0, 9), st.sampled_from((0, 1, 90))
-)
-"""The state hash and the value of an entity's state. Equal ones occur."""
-TABLES = st.dictionaries(st.sampled_from(NAMES), VALUES, max_size=60) | st.dictionaries(
-    st.sampled_from(FEW_NAMES), VALUES, min_size=1
-)
+
+
+def values_of(*sizes: int) -> st.SearchStrategy[bytes]:
+    """The state hash and the value of an entity's state. Equal ones occur."""
+    return st.builds(
+        lambda number, size: random.Random(number).randbytes(32 + size), st.integers(0, 9), st.sampled_from(sizes)
+    )
+
+
+def tables_of(values: st.SearchStrategy[bytes]) -> st.SearchStrategy[dict[str, bytes]]:
+    return st.dictionaries(st.sampled_from(NAMES), values, max_size=60) | st.dictionaries(
+        st.sampled_from(FEW_NAMES), values, min_size=1
+    )
+
+
+TABLES = tables_of(values_of(0, 90)) | tables_of(values_of(0, 1, 90))
 
 
 class Merged(NamedTuple):
@@ -56,10 +67,12 @@ class Merged(NamedTuple):
     Attributes:
         later: What computes the digests.
         chunks: How many chunks the merger takes before it leaves all of them to Python; None for all.
+        puts: How often entities can be put before it leaves the digests to Python; None for always.
     """
 
     later: Later[SlotDigests | None]
     chunks: int | None = None
+    puts: int | None = None
 
 
 def at_once(work: Callable[[], SlotDigests | None]) -> Callable[[], SlotDigests | None]:
@@ -77,22 +90,27 @@ def without_result(work: Callable[[], SlotDigests | None]) -> Callable[[], SlotD
 
 
 class Refusing:
-    """A kernel whose merger leaves the layers to Python after some chunks."""
+    """A kernel whose merger leaves its work to Python at some time, as `how` says."""
 
-    def __init__(self, kernel: Kernel, chunks: int) -> None:
+    def __init__(self, kernel: Kernel, how: Merged) -> None:
         self._kernel = kernel
-        self._left = chunks
+        self._chunks = ALL if how.chunks is None else how.chunks
+        self._puts = ALL if how.puts is None else how.puts
 
     def LayerMerger(self) -> Any:  # noqa: N802
         self._merger = self._kernel.LayerMerger()
         return self
 
     def add(self, data: bytes, first: int) -> bool:
-        self._left -= 1
-        return self._left >= 0 and self._merger.add(data, first)
+        self._chunks -= 1
+        return self._chunks >= 0 and self._merger.add(data, first)
 
     def groups(self) -> Any:
         return self._merger.groups()
+
+    def put(self, places: Sequence[int], preimages: Sequence[bytes]) -> bool:
+        self._puts -= 1
+        return self._puts >= 0 and self._merger.put(places, preimages)
 
     def digests(self) -> Any:
         return self._merger.digests()
@@ -102,6 +120,7 @@ class Refusing:
 def _places_are_in_the_names(monkeypatch: pytest.MonkeyPatch) -> None:
     """Names whose places are equal, and the highest place, are too rare to be found."""
     monkeypatch.setattr(module, "place_of", place_in_name)
+    monkeypatch.setattr(module, "all_placed", placed_by_name)
 
 
 @pytest.fixture(autouse=True)
@@ -121,8 +140,16 @@ def place_in_name(entity: str) -> int:
     return int(entity.split("/")[1])
 
 
+def placed_by_name(entities: Sequence[str]) -> list[bytes]:
+    return [place_in_name(entity).to_bytes(PLACE_BYTES, "big") + entity.encode() for entity in entities]
+
+
 def packed(values: Mapping[str, bytes]) -> States:
-    return {name: encoded(name, 1, value[:32], value[32:]) for name, value in values.items()}
+    """A state whose value has one byte is left to Python by the kernel."""
+    return {
+        name: encoded(name, 1, value[:32], value[32:], highest=-1 if len(value) == 33 else 7)
+        for name, value in values.items()
+    }
 
 
 def groups_of(table: Mapping[str, bytes]) -> list[tuple[int, list[tuple[bytes, bytes]]]]:
@@ -143,7 +170,7 @@ def by_python(chunks: Sequence[bytes], store: ChunkStore) -> Layers:
 
 def by_kernel(chunks: Sequence[bytes], store: ChunkStore, how: Merged) -> Layers:
     layers = Layers(store)
-    kernel: Any = the_kernel() if how.chunks is None else Refusing(the_kernel(), how.chunks)
+    kernel: Any = Refusing(the_kernel(), how)
     layers.add_all(((f"record {number}", data) for number, data in enumerate(chunks)), kernel, how.later)
     return layers
 
@@ -152,6 +179,7 @@ def state_of(layers: Layers, names: Sequence[str], places: Sequence[int]) -> lis
     """The answer to each question."""
     return [
         {name: layers.get(name) for name in names},
+        layers.get_each(names),
         list(layers.rows()),
         list(layers.pieces()),
         list(layers.names()),
@@ -173,6 +201,7 @@ def assert_expected(layers: Layers, values: Mapping[str, bytes]) -> None:
     table = packed(values)
     assert sorted(layers.rows()) == sorted(table.items())
     assert {name: layers.get(name) for name in NAMES} == {name: table.get(name) for name in NAMES}
+    assert layers.get_each(NAMES) == [table.get(name) for name in NAMES]
     digests = layers.rehash()
     hashes = dict(groups_of({name: value[:32] for name, value in values.items()}))
     assert {place: digests.bucket(place) for place in PLACES} == {
@@ -181,7 +210,10 @@ def assert_expected(layers: Layers, values: Mapping[str, bytes]) -> None:
 
 
 HOW = st.builds(
-    Merged, st.sampled_from((at_once, when_asked, without_result)), st.none() | st.none() | st.integers(0, 9)
+    Merged,
+    st.sampled_from((at_once, when_asked, without_result)),
+    st.none() | st.none() | st.integers(0, 9),
+    st.none() | st.integers(0, 3),
 )
 CHUNK_BYTES = st.sampled_from((1, 150, 400, 1 << 20))
 ABSENT = ["t/0/b", "t/2/a", "t/255/", "t/262143/a\0\0", "t/262142/e"]
@@ -212,6 +244,62 @@ def test_kernel_merges_layers_as_python(
     assert digests_of(native.rehash()) == digests_of(python.rehash())
     assert_expected(native, newest | put)
     assert digests_of(native.rehash()) == digests_of(python.rehash())
+
+
+ROUNDS = st.lists(st.tuples(TABLES, st.sampled_from(("nothing", "layer", "digests", "pieces"))), max_size=6)
+
+
+@given(st.lists(TABLES, max_size=3), CHUNK_BYTES, HOW, st.sampled_from((0, 1 << 20)), ROUNDS)
+def test_entities_put_again_and_again_are_hashed_as_by_python(
+    tables: list[dict[str, bytes]], chunk_bytes: int, how: Merged, memory_bytes: int,
+    rounds: list[tuple[dict[str, bytes], str]],
+) -> None:  # fmt: skip
+    """In layers of entities and of pieces, with questions for the digests between them."""
+    chunks = chunks_of_layers(tables, chunk_bytes)
+    layers = by_kernel(chunks, ChunkStore(memory_bytes, chunk_bytes=300), how)
+    newest = {name: value for table in tables for name, value in table.items()}
+    for table, then in rounds:
+        newest |= table
+        if then == "pieces":
+            layers.put_pieces(piece_of(*group) for group in groups_of(packed(table)))
+            continue
+        for name, value in packed(table).items():
+            layers.put(name, value)
+        if then == "layer":
+            layers.make_layer()
+        elif then == "digests":
+            assert_expected(layers, newest)
+    assert_expected(layers, newest)
+
+
+@pytest.mark.parametrize("second", ["refused", "pieces", "unusual"])
+def test_digests_of_a_layer_are_not_lost_when_the_next_one_is_left_to_python(second: str) -> None:
+    below, first = dict.fromkeys(NAMES, bytes(40)), {NAMES[0]: b"1" * 40, NAMES[-1]: b"2" * 40}
+    above = {NAMES[1]: b"3" * (33 if second == "unusual" else 40)}
+    how = Merged(when_asked, puts=1 if second == "refused" else None)
+    layers = by_kernel(chunks_of_layers([below], 400), ChunkStore(), how)
+    for name, state in packed(first).items():
+        layers.put(name, state)
+    layers.make_layer()
+    assert layers._merger is not None
+    if second == "pieces":
+        layers.put_pieces(piece_of(*group) for group in groups_of(packed(above)))
+    else:
+        layers.put(NAMES[1], packed(above)[NAMES[1]])
+        layers.make_layer()
+    assert layers._merger is None
+    assert_expected(layers, below | first | above)
+
+
+def test_preimages_are_let_go_when_digests_were_asked_for_twice() -> None:
+    chunks = chunks_of_layers([dict.fromkeys(NAMES, bytes(40))], 400)
+    layers = by_kernel(chunks, ChunkStore(), Merged(when_asked))
+    layers.rehash()
+    assert layers._merger is not None
+    layers.put(NAMES[0], encoded(NAMES[0], 1, b"h" * 32))
+    layers.rehash()
+    assert layers._merger is None
+    assert not layers._unhashed
 
 
 def test_layers_are_merged_by_the_kernel_and_hashed_in_a_thread() -> None:
@@ -356,6 +444,7 @@ def assert_merged_equally(chunks: Sequence[bytes]) -> None:
 def test_damaged_epoch_is_refused(seed: int, number: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever the damage, also with a checksum that is right: the digest of its span covers every byte."""
     monkeypatch.setattr(module, "place_of", place_of)
+    monkeypatch.setattr(module, "all_placed", all_placed)
     rng = random.Random(f"{seed}/{number}")
     table, store = Table(rng, 60), MemoryStore()
     sealer = Sealer(store, b"l" * 16, 1, settings=SnapshotSettings(chunk_bytes=rng.choice((300, 3_000))))
@@ -382,6 +471,51 @@ def test_damaged_epoch_is_refused(seed: int, number: int, monkeypatch: pytest.Mo
             with switched(on=kernel), pytest.raises(CorruptionError):
                 read_epoch(store, manifest, 1, ChunkStore())
         store.held[offset] = whole
+
+
+# Looking for entities in a chunk
+
+
+@given(
+    TABLES.filter(bool), st.none() | st.sampled_from(DAMAGES), st.randoms(),
+    st.lists(st.tuples(st.integers(0, 40), st.sampled_from(NAMES + ABSENT)), max_size=30),
+)  # fmt: skip
+def test_entities_are_found_in_a_chunk_as_by_python(
+    table: dict[str, bytes], damage: Damage | None, chosen: random.Random, others: list[tuple[int, str]]
+) -> None:
+    """All of its entities, and also in groups that do not hold them, or do not exist."""
+    [data] = chunks_of_layers([table], 1 << 20)
+    chunk = Chunk(data, "a record")
+    held = [(group, key) for group in range(len(chunk.places)) for key, _ in chunk.hashes(group)]
+    asked = held + [(group, name.encode()) for group, name in others]
+    groups, keys = [group for group, _ in asked], [bytes(PLACE_BYTES) + key for _, key in asked]
+    assert chunk.find_each(groups[: len(held)], keys[: len(held)]) == [packed(table)[key.decode()] for _, key in held]
+    read = data if damage is None else damage(data, chosen)
+    found: list[object] = []
+    for is_on in (True, False):
+        with switched(on=is_on):
+            try:
+                found.append(Chunk(read, "a record", checked=True).find_each(groups, keys))
+            except Exception as error:
+                found.append(type(error))
+    assert found[0] == found[1]
+
+
+def test_spilled_chunks_are_read_once_for_many_entities(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = ChunkStore(0, open_chunks=1)
+    layers = by_kernel(chunks_of_layers([dict.fromkeys(NAMES, bytes(40))], 400), store, Merged(when_asked))
+    reads: list[tuple[int, int, int]] = []
+    read = os.pread
+
+    def noted(*place: int) -> bytes:
+        file, size, at = place
+        reads.append((file, size, at))
+        return read(file, size, at)
+
+    monkeypatch.setattr(os, "pread", noted)
+    shuffled = random.Random(1).sample(NAMES, len(NAMES))
+    assert layers.get_each(shuffled) == [packed(dict.fromkeys(shuffled, bytes(40)))[name] for name in shuffled]
+    assert len(reads) == len(set(reads))
 
 
 # The merger alone
@@ -439,3 +573,37 @@ def test_digest_covers_the_newest_part_of_each_entity() -> None:
     covered = one(b"a", b"3" * 32) + one(b"b", b"1" * 32) + one(b"c", b"5" * 32) + one(b"d", b"2" * 32)
     buckets = bytes(64) + sha256(covered).digest() + bytes(32 * 253)
     assert merger.digests() == [(1, buckets)]
+
+
+def test_entities_put_over_others_replace_them_and_change_their_slot_alone() -> None:
+    """Computed here by hand."""
+
+    def one(key: bytes, state_hash: bytes) -> bytes:
+        return len(key).to_bytes(4, "big") + key + state_hash
+
+    merger = the_kernel().LayerMerger()
+    for place in (0x102, 0x2FF):
+        [data] = chunks_of([(place, [(b"b", encoded("k", 1, b"1" * 32))])], 1 << 20)
+        assert merger.add(data, place)
+    assert [slot for slot, _ in merger.digests() or ()] == [1, 2]
+    assert merger.digests() == []
+    assert merger.put([0x102, 0x300], [one(b"a", b"2" * 32) + one(b"c", b"3" * 32), one(b"d", b"4" * 32)])
+    assert merger.put([0x102], [one(b"b", b"5" * 32)])
+    covered = one(b"a", b"2" * 32) + one(b"b", b"5" * 32) + one(b"c", b"3" * 32)
+    first = bytes(64) + sha256(covered).digest() + bytes(32 * 253)
+    third = sha256(one(b"d", b"4" * 32)).digest() + bytes(32 * 255)
+    assert merger.digests() == [(1, first), (3, third)]
+    assert merger.groups() == ({0x102: 0x102, 0x2FF: 0x2FF}, {})
+
+
+@pytest.mark.parametrize("place", [PLACE_END, 2**32 - 1])
+def test_place_that_does_not_exist_is_not_put(place: int) -> None:
+    assert not the_kernel().LayerMerger().put([place], [bytes(40)])
+
+
+@given(st.lists(st.tuples(st.sampled_from((0, 5, PLACE_END - 1)), st.binary(max_size=90)), max_size=6))
+def test_merger_is_given_any_preimages(given_places: list[tuple[int, bytes]]) -> None:
+    merger = the_kernel().LayerMerger()
+    places, preimages = [place for place, _ in given_places], [own for _, own in given_places]
+    assert type(merger.put(places, preimages)) is bool
+    assert merger.digests() is not None

@@ -7,6 +7,7 @@ from functools import lru_cache
 
 from hypothesis import strategies as st
 
+from refold.reducers.dedup_state import DedupState
 from refold.reducers.entity import Entity, pack
 from refold_tests.reference_root import reference_bucket, reference_slot
 
@@ -14,9 +15,14 @@ NAMES = st.text(st.characters(codec="utf-8"), min_size=1, max_size=30)
 HASHES = st.binary(min_size=32, max_size=32)
 
 
-def encoded(name: str, version: int, state_hash: bytes, value: bytes = b"") -> bytes:
-    """Return an entity with this header, and this value as one field's cell."""
-    return pack(Entity(name, version, {"field": [value]} if value else {}, state_hash=state_hash))
+def encoded(name: str, version: int, state_hash: bytes, value: bytes = b"", *, highest: int = 0) -> bytes:
+    """Return an entity with this header, and this value as one field's cell.
+
+    Args:
+        highest: The offset of its latest distinct observation; the kernel leaves a negative one to Python.
+    """
+    cells = {"field": [value]} if value else {}
+    return pack(Entity(name, version, cells, dedup_state=DedupState(highest_offset=highest), state_hash=state_hash))
 
 
 @lru_cache(maxsize=10_000)
