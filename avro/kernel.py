@@ -256,6 +256,29 @@ class DeltaWriter(Protocol):
         """
 
 
+class SpanMerger(Protocol):
+    """Merges the spans of an epoch, the latest first, to the chunks of a base (streams/snapshots/base_merge.py)."""
+
+    def add(self, given: Sequence[tuple[int, bytes | None]]) -> tuple[list[bytes], list[int]] | None:
+        """Add the next chunk of some spans.
+
+        Args:
+            given: Numbers of spans, each with the next chunk, or None if the span has ended. The first call has all.
+
+        Returns:
+            The chunks of the base that are full, and the numbers of the spans whose next chunk is needed; None if a
+            chunk is damaged.
+        """
+
+    def end(self) -> tuple[bytes | None, int, SlotDigests, list[bytes]] | None:
+        """End the base.
+
+        Returns:
+            The last chunk, or None if there is nothing left for one; the number of entities; the digests of each slot
+            with entities; the SHA-256 of each span. None if a span has not ended.
+        """
+
+
 class LayerMerger(Protocol):
     """Merges the layers of an epoch, the latest first (streams/snapshots/layers.py).
 
@@ -376,6 +399,9 @@ class Kernel(Protocol):
         """What the digests of some buckets cover, with some of their entities changed, and the digests:
         `merged_preimages` of streams/snapshots/chunk.py. None if Python has to do it, because one is damaged.
         """
+
+    def SpanMerger(self, chunk_bytes: int, spans: int) -> SpanMerger:  # noqa: N802
+        """An object that merges so many spans to chunks, each full at this size in bytes."""
 
     def LayerMerger(self) -> LayerMerger:  # noqa: N802
         """An object that merges layers; it has none yet."""

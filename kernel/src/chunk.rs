@@ -259,6 +259,19 @@ impl<'a> Groups<'a> {
         self.preimages.get(start..end)
     }
 
+    /// Returns the key and the stored form of each entity of a group; None if the chunk is damaged.
+    pub fn members(&self, group: usize) -> Option<Vec<(&'a [u8], &'a [u8])>> {
+        let first = number(self.firsts, group)? as usize;
+        let mut start = first.checked_sub(1).map_or(Some(0), |last| number(self.ends, last))? as usize;
+        let mut found = Vec::new();
+        for (entity, (key, _)) in parts(self.preimage(group)?)?.into_iter().enumerate() {
+            let end = number(self.ends, first + entity)? as usize;
+            found.push((key, self.bodies.get(start..end)?));
+            start = end;
+        }
+        Some(found)
+    }
+
     /// Returns the stored form of a key's entity in a group, if it is there; None if the chunk is damaged.
     pub fn find(&self, group: usize, key: &[u8]) -> Option<Option<&'a [u8]>> {
         let mut preimage = self.preimage(group)?;

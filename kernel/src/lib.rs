@@ -22,6 +22,7 @@ mod json_value;
 mod layers;
 mod layout;
 mod links;
+mod merge;
 mod messages;
 mod msgpack;
 mod node;
@@ -371,6 +372,43 @@ impl DeltaWriter {
     }
 }
 
+/// Merges the spans of an epoch, which are sorted by place, to the chunks of a base. Its calls keep the GIL.
+#[pyclass(module = "refold_kernel")]
+struct SpanMerger(merge::SpanMerger<PyBackedBytes>);
+
+#[pymethods]
+impl SpanMerger {
+    #[new]
+    fn new(limit: usize, spans: usize) -> Self {
+        SpanMerger(merge::SpanMerger::new(limit, spans))
+    }
+
+    /// Takes the next chunk of some spans, each with its span's number, None for a span that has ended. Returns the chunks of
+    /// the base that are full, and the numbers of the spans of which the next chunk is needed. None if a chunk is damaged,
+    /// after which this merger is of no use.
+    fn add<'py>(
+        &mut self,
+        py: Python<'py>,
+        given: Vec<(usize, Option<PyBackedBytes>)>,
+    ) -> Option<(Vec<Bound<'py, PyBytes>>, Vec<usize>)> {
+        let merger = &mut self.0;
+        let (full, needed) = unless_panicked(|| merger.add(given))?;
+        Some((in_python(py, &full), needed))
+    }
+
+    /// Returns the last chunk, if any, the number of entities, the digests of the buckets of each slot that has one, and the
+    /// digest of each span. None if a span has not ended, or the kernel panicked.
+    fn end<'py>(&mut self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyTuple>>> {
+        let merger = &mut self.0;
+        let Some(merge::Merged { last, entities, slots, spans }) = unless_panicked(|| merger.end()) else {
+            return Ok(None);
+        };
+        let last = last.map(|chunk| PyBytes::new(py, &chunk));
+        let slots: Vec<_> = slots.iter().map(|(slot, digests)| (*slot, PyBytes::new(py, digests))).collect();
+        (last, entities, slots, in_python(py, &spans)).into_pyobject(py).map(Some)
+    }
+}
+
 /// Merges the layers of an epoch.
 #[pyclass(module = "refold_kernel")]
 struct LayerMerger(layers::Layers);
@@ -532,6 +570,7 @@ fn refold_kernel(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(span_digests, module)?)?;
     module.add_function(wrap_pyfunction!(found_in, module)?)?;
     module.add_class::<LayerMerger>()?;
+    module.add_class::<SpanMerger>()?;
     module.add_class::<BaseWriter>()?;
     module.add_class::<DeltaWriter>()?;
     module.add_class::<TypeFolder>()

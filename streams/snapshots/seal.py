@@ -10,7 +10,8 @@
    least `observations_min`: then step 2 is left out, and the base is made from the whole table, about two entities for
    each of the observations at most. Other bases are made from the whole table, or from the last epoch's ranges with the
    delta over them. The latter is used if there are closed entities (closed_entities.py), so that they are not read
-   again, and in a process without the table (sealing_process/) that has no kernel.
+   again; in a process without the table (sealing_process/) that has no kernel; and by the kernel, where `merges_ranges`
+   is set (base_merge.py).
 4. Append the records; then seal the manifest. A writer that ends before that leaves records that no manifest names; one
    that fails abandons them.
 The written bytes are a function of the log and of the earlier epochs: two owners write the same bytes.
@@ -33,6 +34,7 @@ from refold.streams.checksum import sealed
 from refold.streams.cut import FOLD_VERSION
 from refold.streams.digest import Digests, root_over
 from refold.streams.partitioner import slots_of
+from refold.streams.snapshots.base_merge import CHANGED_MAX, MergedBase
 from refold.streams.snapshots.buckets import PREIMAGES_BYTES, Buckets
 from refold.streams.snapshots.chunk import (
     Chunk,
@@ -259,12 +261,29 @@ class Sealer:
         parts = _EpochSpans(last.ranges, last.warm, last.changed, last.cold, last.index, last.buckets)
         due = base_due(last, self._settings)
         if last.changed + changes.at_most >= due and last.changed + changes.count() >= due:
-            from_ranges = self._from_ranges and self._kernel(table) is None
+            kernel = self._kernel(table)
+            if kernel is not None and self._settings.merges_ranges and not last.cold and last.changed <= CHANGED_MAX:
+                return self._merged(kernel, changes, last, buckets.digests, written)
+            from_ranges = self._from_ranges and kernel is None
             if not last.cold and not from_ranges:  # reading the table itself is cheapest
                 return None, written
             return self._base_over(table, last, changes, buckets.digests, written), written
         span = written.records(changes.chunks())
         return replace(parts, ranges=(*last.ranges, span), changed=last.changed + changes.count()), written
+
+    def _merged(
+        self, kernel: Kernel, changes: Changes, last: Manifest, digests: Digests, written: SpanWriter
+    ) -> tuple[_EpochSpans | None, SpanWriter]:
+        """Write a base from the last epoch's ranges and the changes since, by the kernel; None if that fails."""
+        base = MergedBase(
+            kernel, self._store, last, changes.chunks(), partitions=self._partitions,
+            chunk_bytes=self._settings.chunk_bytes,
+        )  # fmt: skip
+        try:
+            span = written.records(base.chunks(digests))
+        except (StorageError, LeftToPython):
+            return None, self._anew(written.partition)
+        return _EpochSpans((span,), base.entities, 0, (), (), ()), written
 
     def _base_over(
         self, table: TableView, last: Manifest, changes: Changes, digests: Digests, written: SpanWriter

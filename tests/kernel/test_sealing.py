@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from hashlib import sha256
 from typing import Any
@@ -12,16 +13,20 @@ import pytest
 
 from refold.avro import kernel
 from refold.avro.errors import CorruptionError
-from refold.avro.kernel import SWITCH, DeltaWriter, KernelStatus, find_kernel
+from refold.avro.kernel import SWITCH, DeltaWriter, KernelStatus, SlotDigests, find_kernel
 from refold.reducers.entity import stored_hash
+from refold.streams.checksum import CRC_BYTES, sealed
 from refold.streams.defaults import CHUNK_BYTES
-from refold.streams.digest import preimage
+from refold.streams.digest import Digests, preimage
 from refold.streams.partitioner import BUCKETS, PLACE_BYTES, place_in, placed
+from refold.streams.snapshots.base_merge import MergedBase
 from refold.streams.snapshots.buckets import Buckets
 from refold.streams.snapshots.chunk import chunks_of_pieces, merged_preimages, piece_of
+from refold.streams.snapshots.manifest import Manifest, OffsetSpan, encode_manifest
 from refold.streams.snapshots.seal import Sealer
 from refold.streams.snapshots.settings import SnapshotSettings
 from refold.streams.snapshots.table import Row
+from refold_tests.encoded_entities import encoded
 from refold_tests.sealing import MemoryStore, Table, View
 
 LOG_ID = b"l" * 16
@@ -133,22 +138,23 @@ def test_rows_out_of_order_are_left_to_python(seed: int) -> None:
 def test_every_epoch(seed: int, number: int, closes: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Deltas, bases from deltas, and bases because of many observations, by a process as by a thread."""
     rng = random.Random(f"{seed}/{number}")
-    settings = SnapshotSettings(chunk_bytes=rng.choice((300, 3_000)), observations_min=rng.choice((30, 10_000)))
+    settings = SnapshotSettings(chunk_bytes=rng.choice((300, 3_000)), observations_min=10_000 if number else 30)
     table = Table(rng, 60)
-    stores = [MemoryStore() for _ in range(4)]
+    stores = [MemoryStore() for _ in range(6)]
     sealers = [
-        Sealer(store, LOG_ID, 1, from_ranges=place % 2 == 1, settings=settings) for place, store in enumerate(stores)
+        Sealer(store, LOG_ID, 1, from_ranges=place % 2 == 1, settings=replace(settings, merges_ranges=place >= 4))
+        for place, store in enumerate(stores)
     ]
-    kinds, written = set(), counted_deltas(monkeypatch)
-    for _ in range(25):
-        for _ in range(rng.choice((1, 3, 3, 5, 80))):
+    kinds, written, merged = set(), counted_deltas(monkeypatch), counted_merges(monkeypatch)
+    for count in [*rng.choices((1, 3, 3, 5, 80), k=25), 80, 80]:
+        for _ in range(count):
             table.change(0.1)
         view = table.view()
         if not closes:
             view = open_view(view)
         manifests = []
         for place, sealer in enumerate(sealers):
-            monkeypatch.setenv(SWITCH, str(place // 2))
+            monkeypatch.setenv(SWITCH, str(int(place >= 2)))
             if place >= 2 and view.epoch_state.epoch.offset % 3 == 0:
                 sealer._kept.clear()  # as after a start: the buckets are made from the whole table again
             manifests.append(sealer.seal(view))
@@ -157,6 +163,192 @@ def test_every_epoch(seed: int, number: int, closes: bool, monkeypatch: pytest.M
         kinds.add(manifests[0].is_base)
     assert kinds == {True, False}
     assert set(written) == {True, False}  # from the table, and from the fold's cache
+    assert None not in merged
+    assert not closes or not merged
+    assert merged or closes or not number
+
+
+def counted_merges(monkeypatch: pytest.MonkeyPatch) -> list[int | None]:
+    """The numbers of ranges of which bases are made from now on, None for one that failed."""
+    found: list[int | None] = []
+    merge = MergedBase.chunks
+
+    def chunks(self: MergedBase, digests: Digests) -> Iterator[bytes]:
+        try:
+            yield from merge(self, digests)
+        except BaseException:
+            found.append(None)
+            raise
+        found.append(len(self._last.ranges))
+
+    monkeypatch.setattr(MergedBase, "chunks", chunks)
+    return found
+
+
+DAMAGES = ("flipped", "checksummed", "truncated", "gone", "another entity's")
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_base_is_made_from_the_table_if_the_ranges_are_damaged(
+    seed: int, damage: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Then it is the same, but for the offsets of its records."""
+    rng = random.Random(f"{seed}/{damage}")
+    settings = SnapshotSettings(chunk_bytes=500, observations_min=10_000, merges_ranges=True)
+    table, store, whole = Table(rng, 60), MemoryStore(), MemoryStore()
+    sealers = [Sealer(each, LOG_ID, 1, settings=settings) for each in (store, whole)]
+    merged = counted_merges(monkeypatch)
+    refused = 0
+    for _ in range(60):
+        for _ in range(rng.choice((1, 3, 5))):
+            table.change(0.1)
+        view = open_view(table.view())
+        spoilt: dict[int, bytes] = {}
+        ranges: Sequence[OffsetSpan] = ()
+        if store.manifests:
+            ranges = store.manifest(store.epochs(0)[-1]).ranges
+            offset = rng.choice([at for span in ranges for at in range(span.start, span.end)])
+            spoilt = {offset: store.held[offset]}
+            spoil(store.held, offset, damage, rng)
+        count = len(merged)
+        manifests = [sealer.seal(view) for sealer in sealers]
+        if len(merged) > count:
+            refused += 1
+            assert merged[count:] == [None, len(ranges)]
+            assert [each.is_base for each in manifests] == [True, True]
+        store.held.update(spoilt)
+        assert manifests[0].slots == manifests[1].slots
+        assert contents(store, manifests[0]) == contents(whole, manifests[1])
+    assert refused > 2
+
+
+def test_base_is_made_from_the_table_if_the_ranges_have_another_state(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of an entity that did not change since, though all digests of the ranges are right."""
+    rng = random.Random(seed)
+    settings = SnapshotSettings(observations_min=10_000, merges_ranges=True)
+    table, store = Table(rng, 30), MemoryStore()
+    sealer = Sealer(store, LOG_ID, 1, settings=settings)
+    merged = counted_merges(monkeypatch)
+    table.change_up_to(60)
+    kept = {"kept/1": encoded("kept/1", 1, b"k" * 32)}
+    first = sealer.seal(with_others(table, kept))
+    span = first.ranges[0]
+    store.held[span.start] = store.held[span.start].replace(b"k" * 32, b"K" * 32)
+    other = sealed(store.held[span.start][:-CRC_BYTES])
+    store.held[span.start] = other
+    forged = replace(first, ranges=(OffsetSpan(span.start, span.end, sha256(other).digest()),))
+    store.manifests[first.epoch] = encode_manifest(forged)
+    table.change_up_to(400)
+    second = sealer.seal(with_others(table, kept))
+    assert merged == [None]
+    assert second.is_base
+    assert b"k" * 32 in store.held[second.ranges[0].start]
+
+
+def with_others(table: Table, others: dict[str, bytes]) -> View:
+    """The view of a table that also has other entities."""
+    view = open_view(table.view())
+    state = replace(view.epoch_state, entities=len(view.packed) + len(others))
+    return View(state, {**view.packed, **others}, view._touched)
+
+
+def spoil(held: dict[int, bytes], offset: int, damage: str, rng: random.Random) -> None:
+    """Damage a record of a snapshot."""
+    data = held[offset]
+    others = [each for each in held.values() if each != data]
+    if damage == "gone" or not others:
+        del held[offset]
+    elif damage == "truncated":
+        held[offset] = data[: rng.randrange(len(data))]
+    elif damage == "another entity's":  # whole records, in a wrong place
+        held[offset] = rng.choice(others)
+    else:
+        at = rng.randrange(len(data))
+        flipped = data[:at] + bytes([data[at] ^ 1 << rng.randrange(8)]) + data[at + 1 :]
+        held[offset] = sealed(flipped[:-CRC_BYTES]) if damage == "checksummed" and at < len(data) - 4 else flipped
+
+
+def contents(store: MemoryStore, manifest: Manifest) -> list[list[bytes]]:
+    return [[store.held[offset] for offset in range(span.start, span.end)] for span in manifest.ranges]
+
+
+@pytest.mark.parametrize("number", range(6))
+def test_spans_are_merged_as_by_python(seed: int, number: int) -> None:
+    """Given one chunk after another, of spans that share places and entities."""
+    rng = random.Random(f"{seed}/{number}")
+    limit = rng.choice((1, 400, 3_000))
+    spans: list[list[bytes]] = []
+    newest: dict[bytes, bytes] = {}
+    for _ in range(rng.choice((1, 2, 5))):
+        rows = [row for row in rows_of(random.Random(f"{seed}/{number}/names"), 60) if rng.random() < 0.6]
+        rows = [(key, spoiled_value(body, rng)) for key, body in rows]
+        newest.update(rows)
+        spans.insert(0, by_python(rows, rng.choice((1, 700, CHUNK_BYTES)))[0])
+    expected, buckets = by_python(sorted(newest.items()), limit)
+    found = merged_spans(spans, limit)
+    assert found is not None
+    chunks, entities, slots, digests = found
+    assert chunks == expected
+    assert entities == len(newest)
+    assert dict(slots) == {slot: buckets.digests.buckets(slot) for slot in {place_in(key) >> 8 for key in newest}}
+    assert digests == [sha256(b"".join(span)).digest() for span in spans]
+
+
+def spoiled_value(body: bytes, rng: random.Random) -> bytes:
+    """A state whose last bytes are others; its head stays as it is."""
+    return body + rng.randbytes(3)
+
+
+def merged_spans(
+    spans: Sequence[Sequence[bytes]], limit: int
+) -> tuple[list[bytes], int, SlotDigests, list[bytes]] | None:
+    """None if the kernel leaves them to Python."""
+    real = find_kernel().kernel
+    assert real is not None
+    merger, left = real.SpanMerger(limit, len(spans)), [iter(span) for span in spans]
+    chunks: list[bytes] = []
+    needed: Sequence[int] = range(len(spans))
+    while needed:
+        found = merger.add([(number, next(left[number], None)) for number in needed])
+        if found is None:
+            return None
+        full, needed = found
+        chunks += full
+    ended = merger.end()
+    if ended is None:
+        return None
+    last, entities, slots, digests = ended
+    return [*chunks, *filter(None, [last])], entities, slots, digests
+
+
+def test_damaged_spans_are_left_to_python_or_merged(seed: int) -> None:
+    """The kernel never panics; what it makes of a damaged chunk is refused by the spans' digests."""
+    rng = random.Random(seed)
+    real = find_kernel().kernel
+    assert real is not None
+    before, left = real.panics(), 0
+    rows = rows_of(rng, 40)
+    spans = [by_python([row for row in rows if rng.random() < 0.5], 600)[0] for _ in range(3)]
+    for _ in range(3_000):
+        damaged = [dict(enumerate(span)) for span in spans]
+        for _ in range(rng.choice((1, 1, 3))):
+            held = rng.choice([each for each in damaged if each])
+            spoil(held, rng.choice(list(held)), rng.choice(DAMAGES[:4]), rng)
+        left += merged_spans([list(held.values()) for held in damaged], 500) is None
+    assert real.panics() == before
+    assert 300 < left < 3_000
+
+
+def test_spans_that_are_not_given_in_turns_are_refused() -> None:
+    real = find_kernel().kernel
+    assert real is not None
+    merger = real.SpanMerger(500, 2)
+    assert merger.end() is None
+    assert merger.add([(2, b"")]) is None
+    assert real.SpanMerger(500, 0).add([]) == ([], [])
+    assert real.SpanMerger(500, 0).end() == (None, 0, [], [])
 
 
 def open_view(view: View) -> View:

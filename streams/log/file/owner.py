@@ -21,6 +21,7 @@ import logging
 import struct
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from itertools import islice
 from threading import RLock
@@ -144,7 +145,7 @@ class Owner:
         self._registry = registry
         self._partitions = partitions
         self._clock_ms = clock_ms
-        self._settings = settings
+        self._settings = replace(settings, merges_ranges=True)
         self._limits = limits
         read = partial(records.read, database)
         self._tables = BatchFold(database, registry, read)
