@@ -202,9 +202,9 @@ def _true_at(time: int, definition: Any, name: str, log: Any) -> Any:
 
 
 def test_damaged_table_row_is_named_and_does_not_prevent_later_sealing(tmp_path: Path, seed: int) -> None:
-    """Bytes that do not begin like an entity; then the row is restored."""
+    """Bytes that do not begin like an entity; then the row is restored. Each epoch is a base from the whole table."""
     rng = random.Random(seed)
-    with open_log(tmp_path, partitions=1) as log:
+    with open_log(tmp_path, partitions=1, settings=SnapshotSettings(observations_min=1)) as log:
         damage = Damaged(log)
         for number in range(40):
             take(log, [said(A, number)])
