@@ -18,12 +18,10 @@ from refold.avro.errors import CorruptionError
 from refold.avro.kernel import Kernel
 from refold.streams.digest import Digests
 from refold.streams.partitioner import slots_of
-from refold.streams.snapshots.delta import given
+from refold.streams.snapshots.delta import LeftToPython, given
 from refold.streams.snapshots.manifest import Manifest, OffsetSpan
+from refold.streams.snapshots.settings import SnapshotSettings
 from refold.streams.snapshots.store import EpochReader
-
-# The deltas of so many entities take some 30 MB. Of more entities a base is made from the table.
-CHANGED_MAX = 100_000
 
 
 class MergedBase:
@@ -33,22 +31,22 @@ class MergedBase:
         last: The manifest of the last epoch, without closed entities.
         delta: The chunks of the entities that changed since.
         partitions: The number of the log's partitions.
-        chunk_bytes: A chunk is full at this size.
+        settings: The size of chunks, and of the deltas.
 
     Attributes:
         entities: The number of entities; known at the end.
     """
 
     def __init__(
-        self, kernel: Kernel, reader: EpochReader, last: Manifest, delta: Iterator[bytes], *, partitions: int,
-        chunk_bytes: int,
+        self, kernel: Kernel, reader: EpochReader, last: Manifest, delta: Iterator[bytes], partitions: int,
+        settings: SnapshotSettings,
     ) -> None:  # fmt: skip
         self._kernel = kernel
         self._reader = reader
         self._last = last
         self._delta = delta
         self._partitions = partitions
-        self._chunk_bytes = chunk_bytes
+        self._settings = settings
         self.entities = 0
 
     def chunks(self, digests: Digests) -> Iterator[bytes]:
@@ -59,11 +57,11 @@ class MergedBase:
 
         Raises:
             CorruptionError: After some or all of the chunks: a record of the ranges is missing, or they are damaged.
-            LeftToPython: In the same way: the kernel does not take a chunk.
+            LeftToPython: In the same way: the deltas are too large, or the kernel does not take a chunk.
         """
         base, *deltas = self._last.ranges
         spans = [self._delta, *reversed(self._deltas(deltas)), self._records(base)]
-        merger = self._kernel.SpanMerger(self._chunk_bytes, len(spans))
+        merger = self._kernel.SpanMerger(self._settings.chunk_bytes, len(spans))
         needed: Sequence[int] = range(len(spans))
         while needed:
             full, needed = given(merger.add([(number, next(spans[number], None)) for number in needed]))
@@ -82,7 +80,12 @@ class MergedBase:
         if not spans:
             return []
         partition = self._last.epoch.partition
-        held = dict(self._reader.records(partition, spans[0].start, spans[-1].end))
+        held, size = {}, 0
+        for offset, data in self._reader.records(partition, spans[0].start, spans[-1].end):
+            held[offset] = data
+            size += len(data)
+            if size > self._settings.merged_bytes:
+                raise LeftToPython
         if any(offset not in held for span in spans for offset in range(span.start, span.end)):
             raise CorruptionError("a record of the last epoch is gone")
         return [iter([held[offset] for offset in range(span.start, span.end)]) for span in spans]

@@ -26,7 +26,7 @@ Given = TypeVar("Given")
 
 
 class LeftToPython(Exception):
-    """The kernel left an epoch to Python: a row is damaged."""
+    """The kernel left something of an epoch to Python, mostly because a row is damaged."""
 
 
 def given(found: Given | None) -> Given:

@@ -10,8 +10,8 @@
    least `observations_min`: then step 2 is left out, and the base is made from the whole table, about two entities for
    each of the observations at most. Other bases are made from the whole table, or from the last epoch's ranges with the
    delta over them. The latter is used if there are closed entities (closed_entities.py), so that they are not read
-   again; in a process without the table (sealing_process/) that has no kernel; and by the kernel, where `merges_ranges`
-   is set (base_merge.py).
+   again; in a process without the table (sealing_process/) that has no kernel; and by the kernel, up to `merged_bytes`
+   (base_merge.py).
 4. Append the records; then seal the manifest. A writer that ends before that leaves records that no manifest names; one
    that fails abandons them.
 The written bytes are a function of the log and of the earlier epochs: two owners write the same bytes.
@@ -34,7 +34,7 @@ from refold.streams.checksum import sealed
 from refold.streams.cut import FOLD_VERSION
 from refold.streams.digest import Digests, root_over
 from refold.streams.partitioner import slots_of
-from refold.streams.snapshots.base_merge import CHANGED_MAX, MergedBase
+from refold.streams.snapshots.base_merge import MergedBase
 from refold.streams.snapshots.buckets import PREIMAGES_BYTES, Buckets
 from refold.streams.snapshots.chunk import (
     Chunk,
@@ -262,7 +262,7 @@ class Sealer:
         due = base_due(last, self._settings)
         if last.changed + changes.at_most >= due and last.changed + changes.count() >= due:
             kernel = self._kernel(table)
-            if kernel is not None and self._settings.merges_ranges and not last.cold and last.changed <= CHANGED_MAX:
+            if kernel is not None and self._settings.merged_bytes and not last.cold:
                 return self._merged(kernel, changes, last, buckets.digests, written)
             from_ranges = self._from_ranges and kernel is None
             if not last.cold and not from_ranges:  # reading the table itself is cheapest
@@ -275,10 +275,7 @@ class Sealer:
         self, kernel: Kernel, changes: Changes, last: Manifest, digests: Digests, written: SpanWriter
     ) -> tuple[_EpochSpans | None, SpanWriter]:
         """Write a base from the last epoch's ranges and the changes since, by the kernel; None if that fails."""
-        base = MergedBase(
-            kernel, self._store, last, changes.chunks(), partitions=self._partitions,
-            chunk_bytes=self._settings.chunk_bytes,
-        )  # fmt: skip
+        base = MergedBase(kernel, self._store, last, changes.chunks(), self._partitions, self._settings)
         try:
             span = written.records(base.chunks(digests))
         except (StorageError, LeftToPython):

@@ -26,8 +26,9 @@ class SnapshotSettings:
             base writes all bucket digests (seal.py).
         observations_min: The least number of observations before a base is made from the whole table: with fewer, a
             delta costs less.
-        merges_ranges: Whether the native kernel makes a base from the last epoch's ranges and not from the table: where
-            records of `.snapshots` are read from this machine's disk.
+        merged_bytes: The size of the deltas up to which the native kernel makes a base from the last epoch's ranges, and
+            not from the table. The deltas are in memory meanwhile. 0 where records of `.snapshots` are not on this
+            machine's disk.
         chunk_bytes: The size of entities at which a chunk is full. A chunk is one record of `.snapshots`.
         open_chunks: The number of chunks of earlier spans that are in memory while they are merged or looked up.
         put_bytes: The size at which changed entities are made a layer over the last base, while a base is made of both.
@@ -46,7 +47,7 @@ class SnapshotSettings:
     compacted_bytes: int = 16 << 20
     changed_min: int = 4_096
     observations_min: int = 20_000
-    merges_ranges: bool = False
+    merged_bytes: int = 0
     chunk_bytes: int = CHUNK_BYTES
     open_chunks: int = OPEN_CHUNKS
     put_bytes: int = PUT_BYTES

@@ -30,6 +30,7 @@ from refold_tests.encoded_entities import encoded
 from refold_tests.sealing import MemoryStore, Table, View
 
 LOG_ID = b"l" * 16
+MERGED_BYTES = 1 << 30
 
 
 def rows_of(rng: random.Random, names: int) -> list[Row]:
@@ -142,7 +143,13 @@ def test_every_epoch(seed: int, number: int, closes: bool, monkeypatch: pytest.M
     table = Table(rng, 60)
     stores = [MemoryStore() for _ in range(6)]
     sealers = [
-        Sealer(store, LOG_ID, 1, from_ranges=place % 2 == 1, settings=replace(settings, merges_ranges=place >= 4))
+        Sealer(
+            store,
+            LOG_ID,
+            1,
+            from_ranges=place % 2 == 1,
+            settings=replace(settings, merged_bytes=MERGED_BYTES * (place >= 4)),
+        )
         for place, store in enumerate(stores)
     ]
     kinds, written, merged = set(), counted_deltas(monkeypatch), counted_merges(monkeypatch)
@@ -194,7 +201,7 @@ def test_base_is_made_from_the_table_if_the_ranges_are_damaged(
 ) -> None:
     """Then it is the same, but for the offsets of its records."""
     rng = random.Random(f"{seed}/{damage}")
-    settings = SnapshotSettings(chunk_bytes=500, observations_min=10_000, merges_ranges=True)
+    settings = SnapshotSettings(chunk_bytes=500, observations_min=10_000, merged_bytes=MERGED_BYTES)
     table, store, whole = Table(rng, 60), MemoryStore(), MemoryStore()
     sealers = [Sealer(each, LOG_ID, 1, settings=settings) for each in (store, whole)]
     merged = counted_merges(monkeypatch)
@@ -227,7 +234,7 @@ def test_base_is_made_from_the_table_if_the_ranges_have_another_state(
 ) -> None:
     """Of an entity that did not change since, though all digests of the ranges are right."""
     rng = random.Random(seed)
-    settings = SnapshotSettings(observations_min=10_000, merges_ranges=True)
+    settings = SnapshotSettings(observations_min=10_000, merged_bytes=MERGED_BYTES)
     table, store = Table(rng, 30), MemoryStore()
     sealer = Sealer(store, LOG_ID, 1, settings=settings)
     merged = counted_merges(monkeypatch)
@@ -245,6 +252,22 @@ def test_base_is_made_from_the_table_if_the_ranges_have_another_state(
     assert merged == [None]
     assert second.is_base
     assert b"k" * 32 in store.held[second.ranges[0].start]
+
+
+def test_base_is_made_from_the_table_if_the_deltas_are_large(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = random.Random(seed)
+    table, stores = Table(rng, 60), [MemoryStore(), MemoryStore()]
+    settings = SnapshotSettings(observations_min=10_000)
+    sealers = [
+        Sealer(store, LOG_ID, 1, settings=replace(settings, merged_bytes=2_000 * number))
+        for number, store in enumerate(stores)
+    ]
+    merged = counted_merges(monkeypatch)
+    for _ in range(60):
+        table.change_up_to(table.offset + 5)
+        one, other = (sealer.seal(open_view(table.view())) for sealer in sealers)
+        assert contents(stores[0], one) == contents(stores[1], other)
+    assert None in merged
 
 
 def with_others(table: Table, others: dict[str, bytes]) -> View:

@@ -127,6 +127,7 @@ class TableViews:
 _U64 = struct.Struct(">Q")
 # Sealing waits until a batch is written to get views of the table, so it gets several at once.
 _SEALED_AT_ONCE = 8
+_MERGED_BYTES = 48 << 20
 
 _log = logging.getLogger(__name__)
 
@@ -145,7 +146,7 @@ class Owner:
         self._registry = registry
         self._partitions = partitions
         self._clock_ms = clock_ms
-        self._settings = replace(settings, merges_ranges=True)
+        self._settings = replace(settings, merged_bytes=_MERGED_BYTES)
         self._limits = limits
         read = partial(records.read, database)
         self._tables = BatchFold(database, registry, read)
