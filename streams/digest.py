@@ -100,8 +100,8 @@ class Digests:
 
 
 def _sha256(data: bytes | bytearray) -> bytes:
-    """The SHA-256, without releasing the GIL: an epoch hashes a hundred slots, and after each it would wait up to 5 ms for
-    a thread that folds.
+    """The SHA-256. It keeps the GIL: an epoch hashes a hundred slots, and would wait up to 5 ms after each while another
+    thread folds.
     """
     digest, view = hashlib.sha256(), memoryview(data)
     for start in range(0, len(data), _HASHED_AT_ONCE):

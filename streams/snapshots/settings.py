@@ -26,9 +26,8 @@ class SnapshotSettings:
             base writes all bucket digests (seal.py).
         observations_min: The least number of observations before a base is made from the whole table: with fewer, a
             delta costs less.
-        merged_bytes: The size of the deltas up to which the native kernel makes a base from the last epoch's ranges, and
-            not from the table. The deltas are in memory meanwhile. 0 where records of `.snapshots` are not on this
-            machine's disk.
+        merged_bytes: The size of an epoch's deltas up to which the native kernel makes a base from the ranges, and not
+            from the table. The deltas are in memory meanwhile. 0 where `.snapshots` is not on this machine's disk.
         chunk_bytes: The size of entities at which a chunk is full. A chunk is one record of `.snapshots`.
         open_chunks: The number of chunks of earlier spans that are in memory while they are merged or looked up.
         put_bytes: The size at which changed entities are made a layer over the last base, while a base is made of both.
