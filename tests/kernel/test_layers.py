@@ -8,7 +8,6 @@ import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from hashlib import sha256
 from typing import Any, NamedTuple
 
 import pytest
@@ -16,12 +15,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from refold.avro.errors import CorruptionError
-from refold.avro.kernel import Kernel, SlotDigests, find_kernel
+from refold.avro.kernel import Kernel, SlotDigests
 from refold.streams.checksum import CRC_BYTES, sealed
 from refold.streams.digest import Digests, bucket_digest
-from refold.streams.partitioner import PLACE_BYTES, all_placed, place_of
+from refold.streams.partitioner import all_placed, place_of
 from refold.streams.snapshots import layers as module
-from refold.streams.snapshots.chunk import Chunk, chunks_of, piece_of
+from refold.streams.snapshots.chunk import piece_of
 from refold.streams.snapshots.hashing import RunningHashes
 from refold.streams.snapshots.layers import Later, Layers
 from refold.streams.snapshots.read import read_epoch
@@ -29,36 +28,23 @@ from refold.streams.snapshots.seal import Sealer
 from refold.streams.snapshots.settings import SnapshotSettings
 from refold.streams.snapshots.spill import ChunkStore
 from refold_tests.both_folds import switched
-from refold_tests.encoded_entities import encoded, grouped
+from refold_tests.encoded_entities import encoded
+from refold_tests.placed_entities import (
+    ABSENT,
+    DAMAGES,
+    HEAD,
+    NAMES,
+    PLACES,
+    TABLES,
+    Damage,
+    chunks_of_layers,
+    groups_of,
+    packed,
+    place_in_name,
+    placed_by_name,
+    the_kernel,
+)
 from refold_tests.sealing import MemoryStore, Table, View
-
-States = dict[str, bytes]
-"""The stored form of each entity."""
-
-PLACES = [0, 1, 255, 256, *range(0x300, 0x318), 0x3FFFE, 0x3FFFF]
-"""The lowest and the highest place, and so many of one slot that its buckets are hashed together."""
-IDS = ["a", "aa", "a\0", "é", "\U00010000", "long" * 20]
-NAMES = [f"t/{place}/{each}" for place in PLACES for each in IDS]
-FEW_NAMES = [f"t/{place}/{each}" for place in (0, 0x3FFFF) for each in IDS[:4]]
-PLACE_END = 1 << 18
-ALL = 1 << 30
-HEAD = struct.Struct(">BIII")
-
-
-def values_of(*sizes: int) -> st.SearchStrategy[bytes]:
-    """The state hash and the value of an entity's state. Equal ones occur."""
-    return st.builds(
-        lambda number, size: random.Random(number).randbytes(32 + size), st.integers(0, 9), st.sampled_from(sizes)
-    )
-
-
-def tables_of(values: st.SearchStrategy[bytes]) -> st.SearchStrategy[dict[str, bytes]]:
-    return st.dictionaries(st.sampled_from(NAMES), values, max_size=60) | st.dictionaries(
-        st.sampled_from(FEW_NAMES), values, min_size=1
-    )
-
-
-TABLES = tables_of(values_of(0, 90)) | tables_of(values_of(0, 1, 90))
 
 
 class Merged(NamedTuple):
@@ -87,6 +73,9 @@ def when_asked(work: Callable[[], SlotDigests | None]) -> Callable[[], SlotDiges
 def without_result(work: Callable[[], SlotDigests | None]) -> Callable[[], SlotDigests | None]:
     """As if the kernel panicked."""
     return lambda: None
+
+
+ALL = 1 << 30
 
 
 class Refusing:
@@ -128,37 +117,6 @@ def _kernel_does_not_panic() -> Iterator[None]:
     before = the_kernel().panics()
     yield
     assert the_kernel().panics() == before
-
-
-def the_kernel() -> Kernel:
-    kernel = find_kernel().kernel
-    assert kernel is not None
-    return kernel
-
-
-def place_in_name(entity: str) -> int:
-    return int(entity.split("/")[1])
-
-
-def placed_by_name(entities: Sequence[str]) -> list[bytes]:
-    return [place_in_name(entity).to_bytes(PLACE_BYTES, "big") + entity.encode() for entity in entities]
-
-
-def packed(values: Mapping[str, bytes]) -> States:
-    """A state whose value has one byte is left to Python by the kernel."""
-    return {
-        name: encoded(name, 1, value[:32], value[32:], highest=-1 if len(value) == 33 else 7)
-        for name, value in values.items()
-    }
-
-
-def groups_of(table: Mapping[str, bytes]) -> list[tuple[int, list[tuple[bytes, bytes]]]]:
-    return grouped(table.items(), place_in_name)
-
-
-def chunks_of_layers(tables: Sequence[Mapping[str, bytes]], chunk_bytes: int) -> list[bytes]:
-    """The chunks of all layers, those of the last table first."""
-    return [data for table in reversed(tables) for data in chunks_of(groups_of(packed(table)), chunk_bytes)]
 
 
 def by_python(chunks: Sequence[bytes], store: ChunkStore) -> Layers:
@@ -216,7 +174,6 @@ HOW = st.builds(
     st.none() | st.integers(0, 3),
 )
 CHUNK_BYTES = st.sampled_from((1, 150, 400, 1 << 20))
-ABSENT = ["t/0/b", "t/2/a", "t/255/", "t/262143/a\0\0", "t/262142/e"]
 
 
 @given(
@@ -322,42 +279,6 @@ def test_layers_are_merged_by_the_kernel_and_hashed_in_a_thread() -> None:
 
 
 # Damage
-
-
-def flipped(data: bytes, chosen: random.Random) -> bytes:
-    """A chunk with a byte changed, mostly in its tables."""
-    end = tables_end(data) if chosen.random() < 0.7 else len(data)
-    at = chosen.randrange(end)
-    return data[:at] + bytes([data[at] ^ (1 << chosen.randrange(8))]) + data[at + 1 :]
-
-
-def truncated(data: bytes, chosen: random.Random) -> bytes:
-    return data[: chosen.randrange(len(data))]
-
-
-def swapped(data: bytes, chosen: random.Random) -> bytes:
-    """A chunk with two numbers of its tables swapped."""
-    numbers = [data[at : at + 4] for at in range(HEAD.size, tables_end(data), 4)]
-    one, other = chosen.randrange(len(numbers)), chosen.randrange(len(numbers))
-    numbers[one], numbers[other] = numbers[other], numbers[one]
-    return data[: HEAD.size] + b"".join(numbers) + data[tables_end(data) :]
-
-
-def lengthened(data: bytes, chosen: random.Random) -> bytes:
-    """A chunk with a number that exceeds the end: in its head, in its tables, or as a key's length."""
-    at = chosen.choice((1, 5, 9, chosen.randrange(HEAD.size, tables_end(data), 4), tables_end(data)))
-    number = chosen.choice((len(data), len(data) + 1, 2**31, 2**32 - 1))
-    return data[:at] + number.to_bytes(4, chosen.choice(("big", "little"))) + data[at + 4 :]
-
-
-def tables_end(data: bytes) -> int:
-    groups, entities = struct.unpack_from(">II", data, 1)
-    end: int = 4 * (3 * groups + entities)
-    return HEAD.size + end
-
-
-Damage = Callable[[bytes, random.Random], bytes]
-DAMAGES: tuple[Damage, ...] = (flipped, truncated, swapped, lengthened)
 
 
 def result_of(layers: Callable[[], Layers]) -> object:
@@ -473,34 +394,6 @@ def test_damaged_epoch_is_refused(seed: int, number: int, monkeypatch: pytest.Mo
         store.held[offset] = whole
 
 
-# Looking for entities in a chunk
-
-
-@given(
-    TABLES.filter(bool), st.none() | st.sampled_from(DAMAGES), st.randoms(),
-    st.lists(st.tuples(st.integers(0, 40), st.sampled_from(NAMES + ABSENT)), max_size=30),
-)  # fmt: skip
-def test_entities_are_found_in_a_chunk_as_by_python(
-    table: dict[str, bytes], damage: Damage | None, chosen: random.Random, others: list[tuple[int, str]]
-) -> None:
-    """All of its entities, and also in groups that do not hold them, or do not exist."""
-    [data] = chunks_of_layers([table], 1 << 20)
-    chunk = Chunk(data, "a record")
-    held = [(group, key) for group in range(len(chunk.places)) for key, _ in chunk.hashes(group)]
-    asked = held + [(group, name.encode()) for group, name in others]
-    groups, keys = [group for group, _ in asked], [bytes(PLACE_BYTES) + key for _, key in asked]
-    assert chunk.find_each(groups[: len(held)], keys[: len(held)]) == [packed(table)[key.decode()] for _, key in held]
-    read = data if damage is None else damage(data, chosen)
-    found: list[object] = []
-    for is_on in (True, False):
-        with switched(on=is_on):
-            try:
-                found.append(Chunk(read, "a record", checked=True).find_each(groups, keys))
-            except Exception as error:
-                found.append(type(error))
-    assert found[0] == found[1]
-
-
 def test_spilled_chunks_are_read_once_for_many_entities(monkeypatch: pytest.MonkeyPatch) -> None:
     store = ChunkStore(0, open_chunks=1)
     layers = by_kernel(chunks_of_layers([dict.fromkeys(NAMES, bytes(40))], 400), store, Merged(when_asked))
@@ -516,94 +409,3 @@ def test_spilled_chunks_are_read_once_for_many_entities(monkeypatch: pytest.Monk
     shuffled = random.Random(1).sample(NAMES, len(NAMES))
     assert layers.get_each(shuffled) == [packed(dict.fromkeys(shuffled, bytes(40)))[name] for name in shuffled]
     assert len(reads) == len(set(reads))
-
-
-# The merger alone
-
-FIRSTS = st.sampled_from((0, 1, 2**24, 2**63, 2**64 - 2, 2**64 - 1)) | st.integers(0, 2**64 - 1)
-
-
-@given(st.lists(st.tuples(st.binary(max_size=120), FIRSTS), max_size=4), st.integers(0, 3), st.integers(0, 3))
-def test_merger_takes_any_bytes(given_bytes: list[tuple[bytes, int]], groups: int, entities: int) -> None:
-    """Also those that begin like a chunk."""
-    merger = the_kernel().LayerMerger()
-    for data, first in given_bytes:
-        for each in (data, HEAD.pack(1, groups, entities, len(data) // 2) + data):
-            assert type(merger.add(each, first)) is bool
-    newest, older = merger.groups()
-    assert all(0 <= place < 2**32 for place in newest)
-    assert all(0 <= group < 2**64 for pair in older.items() for group in pair)
-    merger.digests()
-
-
-@pytest.mark.parametrize("first", [2**64, 2**70, -1, -(2**63)], ids=["2^64", "2^70", "-1", "-2^63"])
-def test_number_outside_64_bits_is_refused(first: int) -> None:
-    [data] = chunks_of(groups_of(packed({"t/1/a": bytes(40)})), 1 << 20)
-    merger = the_kernel().LayerMerger()
-    with pytest.raises(OverflowError):
-        merger.add(data, first)
-    assert merger.groups() == ({}, {})
-    assert merger.digests() == []
-
-
-def test_groups_beyond_the_greatest_number_are_left_to_python() -> None:
-    [data] = chunks_of(groups_of(packed({"t/1/a": bytes(40), "t/2/a": bytes(40)})), 1 << 20)
-    assert the_kernel().LayerMerger().add(data, 2**64 - 2)
-    assert not the_kernel().LayerMerger().add(data, 2**64 - 1)
-
-
-def test_place_beyond_the_last_slot_is_left_to_python() -> None:
-    for place, is_taken in ((PLACE_END - 1, True), (PLACE_END, False), (2**32 - 1, False)):
-        [data] = chunks_of([(place, [(b"k", encoded("k", 1, bytes(32)))])], 1 << 20)
-        assert the_kernel().LayerMerger().add(data, 0) is is_taken
-
-
-def test_digest_covers_the_newest_part_of_each_entity() -> None:
-    """Computed here by hand, with the numbers of the groups."""
-
-    def one(key: bytes, state_hash: bytes) -> bytes:
-        return len(key).to_bytes(4, "big") + key + state_hash
-
-    upper, lower = [(b"b", b"1" * 32), (b"d", b"2" * 32)], [(b"a", b"3" * 32), (b"b", b"4" * 32), (b"c", b"5" * 32)]
-    merger = the_kernel().LayerMerger()
-    for number, hashes in enumerate((upper, lower, lower)):
-        [data] = chunks_of([(0x102, [(key, encoded("k", 1, each)) for key, each in hashes])], 1 << 20)
-        assert merger.add(data, 10 * number)
-    assert merger.groups() == ({0x102: 0}, {0: 10})
-    covered = one(b"a", b"3" * 32) + one(b"b", b"1" * 32) + one(b"c", b"5" * 32) + one(b"d", b"2" * 32)
-    buckets = bytes(64) + sha256(covered).digest() + bytes(32 * 253)
-    assert merger.digests() == [(1, buckets)]
-
-
-def test_entities_put_over_others_replace_them_and_change_their_slot_alone() -> None:
-    """Computed here by hand."""
-
-    def one(key: bytes, state_hash: bytes) -> bytes:
-        return len(key).to_bytes(4, "big") + key + state_hash
-
-    merger = the_kernel().LayerMerger()
-    for place in (0x102, 0x2FF):
-        [data] = chunks_of([(place, [(b"b", encoded("k", 1, b"1" * 32))])], 1 << 20)
-        assert merger.add(data, place)
-    assert [slot for slot, _ in merger.digests() or ()] == [1, 2]
-    assert merger.digests() == []
-    assert merger.put([0x102, 0x300], [one(b"a", b"2" * 32) + one(b"c", b"3" * 32), one(b"d", b"4" * 32)])
-    assert merger.put([0x102], [one(b"b", b"5" * 32)])
-    covered = one(b"a", b"2" * 32) + one(b"b", b"5" * 32) + one(b"c", b"3" * 32)
-    first = bytes(64) + sha256(covered).digest() + bytes(32 * 253)
-    third = sha256(one(b"d", b"4" * 32)).digest() + bytes(32 * 255)
-    assert merger.digests() == [(1, first), (3, third)]
-    assert merger.groups() == ({0x102: 0x102, 0x2FF: 0x2FF}, {})
-
-
-@pytest.mark.parametrize("place", [PLACE_END, 2**32 - 1])
-def test_place_that_does_not_exist_is_not_put(place: int) -> None:
-    assert not the_kernel().LayerMerger().put([place], [bytes(40)])
-
-
-@given(st.lists(st.tuples(st.sampled_from((0, 5, PLACE_END - 1)), st.binary(max_size=90)), max_size=6))
-def test_merger_is_given_any_preimages(given_places: list[tuple[int, bytes]]) -> None:
-    merger = the_kernel().LayerMerger()
-    places, preimages = [place for place, _ in given_places], [own for _, own in given_places]
-    assert type(merger.put(places, preimages)) is bool
-    assert merger.digests() is not None
