@@ -312,8 +312,11 @@ class LayerMerger(Protocol):
 
     def digests(self) -> SlotDigests | None:
         """The digests of each slot of which a bucket changed since the last call; None if Python has to compute them.
-        The GIL is released during the call.
+        The GIL is released if they are many.
         """
+
+    def size(self) -> tuple[int, int]:
+        """The number of places, and of the bytes that their digests cover."""
 
 
 Reader = ObservationReader

@@ -100,8 +100,8 @@ class Digests:
 
 
 def _sha256(data: bytes | bytearray) -> bytes:
-    """The SHA-256. It keeps the GIL: an epoch hashes a hundred slots, and would wait up to 5 ms after each of them while
-    another thread folds.
+    """The SHA-256. It keeps the GIL: an epoch hashes a hundred slots, and would wait up to 5 ms after each of them
+    while another thread folds.
     """
     digest, view = hashlib.sha256(), memoryview(data)
     for start in range(0, len(data), _HASHED_AT_ONCE):

@@ -8,30 +8,30 @@ use sha2::{Digest, Sha256};
 use crate::chunk::{self, Groups, BUCKETS, DIGEST_BYTES};
 use crate::place::SLOTS;
 
-/// A place: its newest and its oldest group, if a chunk has one, what its bucket's digest covers, and whether this digest
-/// is known.
+/// A place, what its bucket's digest covers, and whether this digest is known.
 struct Place {
     number: u32,
-    groups: Option<(u64, u64)>,
-    covered: Vec<u8>,
     is_hashed: bool,
+    covered: Box<[u8]>,
 }
 
-/// The places in the order in which they were added. indexes: the index of each, plus one; 0 for one that was not added.
-/// slots: the digests of the buckets of each slot that was hashed.
+/// The places in the order in which they were added.
+///
+/// groups: the newest and the oldest group of each place that a chunk has; these places are the first ones.
+/// indexes: by slot, the index of the place of each bucket, plus one; 0 for one that was not added.
+/// digests: the digests of the buckets of each slot that was hashed.
+#[derive(Default)]
 pub struct Layers {
     places: Vec<Place>,
-    indexes: Vec<u32>,
+    groups: Vec<(u64, u64)>,
+    indexes: BTreeMap<u32, Box<[u32]>>,
     older: Vec<(u64, u64)>,
-    slots: BTreeMap<u32, Vec<u8>>,
+    digests: BTreeMap<u32, Vec<u8>>,
+    unhashed: usize,
+    covered_bytes: usize,
 }
 
 impl Layers {
-    pub fn new() -> Self {
-        let indexes = vec![0; SLOTS as usize * BUCKETS];
-        Layers { places: Vec::new(), indexes, older: Vec::new(), slots: BTreeMap::new() }
-    }
-
     /// Adds a chunk of a layer below all that were added before; None if it is damaged. first: the number of its first
     /// group.
     pub fn add(&mut self, data: &[u8], first: u64) -> Option<()> {
@@ -49,18 +49,21 @@ impl Layers {
     }
 
     fn add_group(&mut self, number: u32, own: &[u8], group: u64) -> Option<()> {
-        let Some(place) = self.place(number)? else {
-            return self.begin(number, own, Some((group, group)));
+        let Some(index) = self.index(number)? else {
+            self.groups.push((group, group));
+            return self.begin(number, own);
         };
-        let (newest, oldest) = place.groups?;
+        let (_, oldest) = self.groups.get_mut(index)?;
+        let place = self.places.get_mut(index)?;
         if chunk::has_the_same_entity(own, &place.covered) {
             return Some(());
         }
         let both = chunk::merged_preimages(own, &place.covered)?;
-        if both != place.covered {
-            place.groups = Some((newest, group));
-            place.covered = both;
-            self.older.push((oldest, group));
+        if *both != *place.covered {
+            self.older.push((*oldest, group));
+            *oldest = group;
+            self.covered_bytes += both.len() - place.covered.len();
+            place.covered = both.into();
         }
         Some(())
     }
@@ -68,33 +71,44 @@ impl Layers {
     /// Puts entities of a place, given by what its bucket's digest covers of them, over all others. No chunk may be added
     /// afterwards.
     pub fn put(&mut self, number: u32, own: &[u8]) -> Option<()> {
-        let Some(place) = self.place(number)? else {
-            return self.begin(number, own, None);
+        let Some(index) = self.index(number)? else {
+            return self.begin(number, own);
         };
+        let place = self.places.get_mut(index)?;
         if chunk::has_the_same_entity(&place.covered, own) {
             place.covered.copy_from_slice(own);
         } else {
-            place.covered = chunk::merged_preimages(&place.covered, own)?;
+            let both = chunk::merged_preimages(&place.covered, own)?;
+            self.covered_bytes += both.len() - place.covered.len();
+            place.covered = both.into();
         }
+        self.unhashed += usize::from(place.is_hashed);
         place.is_hashed = false;
         Some(())
     }
 
-    /// Returns a place, if it was added; None if there is no such place.
-    fn place(&mut self, number: u32) -> Option<Option<&mut Place>> {
-        let index = self.indexes.get(number as usize)?.checked_sub(1);
-        Some(index.and_then(|index| self.places.get_mut(index as usize)))
+    /// Returns the index of a place, if it was added; None if there is no such place.
+    fn index(&self, number: u32) -> Option<Option<usize>> {
+        let (slot, bucket) = (number >> 8, (number & 0xFF) as usize);
+        if slot >= SLOTS {
+            return None;
+        }
+        let index = self.indexes.get(&slot).and_then(|buckets| buckets[bucket].checked_sub(1));
+        Some(index.map(|index| index as usize))
     }
 
-    fn begin(&mut self, number: u32, own: &[u8], groups: Option<(u64, u64)>) -> Option<()> {
-        self.places.push(Place { number, groups, covered: own.to_vec(), is_hashed: false });
-        *self.indexes.get_mut(number as usize)? = u32::try_from(self.places.len()).ok()?;
+    fn begin(&mut self, number: u32, own: &[u8]) -> Option<()> {
+        self.unhashed += 1;
+        self.covered_bytes += own.len();
+        self.places.push(Place { number, is_hashed: false, covered: own.into() });
+        let buckets = self.indexes.entry(number >> 8).or_insert_with(|| [0; BUCKETS].into());
+        buckets[(number & 0xFF) as usize] = u32::try_from(self.places.len()).ok()?;
         Some(())
     }
 
     /// Returns each place of a chunk and its newest group.
     pub fn newest(&self) -> impl Iterator<Item = (u32, u64)> + '_ {
-        self.places.iter().filter_map(|place| place.groups.map(|(newest, _)| (place.number, newest)))
+        self.places.iter().zip(&self.groups).map(|(place, (newest, _))| (place.number, *newest))
     }
 
     /// Returns groups, each with the next older one of its place.
@@ -102,17 +116,28 @@ impl Layers {
         self.older.iter().copied()
     }
 
+    /// Returns the number of places whose digests are not known.
+    pub fn unhashed(&self) -> usize {
+        self.unhashed
+    }
+
+    /// Returns the number of places, and of the bytes that their digests cover.
+    pub fn size(&self) -> (usize, usize) {
+        (self.places.len(), self.covered_bytes)
+    }
+
     /// Returns the digests of all buckets of each slot in which one changed since the last call.
     pub fn digests(&mut self) -> Vec<(u32, &[u8])> {
         let mut changed = BTreeSet::new();
         for place in self.places.iter_mut().filter(|place| !place.is_hashed) {
             let slot = place.number >> 8;
-            let digests = self.slots.entry(slot).or_insert_with(chunk::no_digests);
+            let digests = self.digests.entry(slot).or_insert_with(chunk::no_digests);
             chunk::hash_bucket(digests, (place.number & 0xFF) as usize, &place.covered);
             place.is_hashed = true;
             changed.insert(slot);
         }
-        self.slots.iter().filter(|(slot, _)| changed.contains(slot)).map(|(slot, each)| (*slot, each.as_slice())).collect()
+        self.unhashed = 0;
+        self.digests.iter().filter(|(slot, _)| changed.contains(slot)).map(|(slot, each)| (*slot, each.as_slice())).collect()
     }
 }
 

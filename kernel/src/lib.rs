@@ -417,7 +417,7 @@ struct LayerMerger(layers::Layers);
 impl LayerMerger {
     #[new]
     fn new() -> Self {
-        LayerMerger(layers::Layers::new())
+        LayerMerger(layers::Layers::default())
     }
 
     /// Adds a chunk of a layer below all that were added before; false if Python must merge all of them, because it is
@@ -447,11 +447,17 @@ impl LayerMerger {
         unless_panicked(put).is_some()
     }
 
+    /// Returns the number of places, and of the bytes that their digests cover.
+    fn size(&self) -> (usize, usize) {
+        self.0.size()
+    }
+
     /// Returns each slot of which a bucket changed since the last call, and the digests of its buckets, computed with the
-    /// GIL released; None if Python must compute them.
+    /// GIL released if they are many; None if Python must compute them.
     fn digests<'py>(&mut self, py: Python<'py>) -> Option<Vec<(u32, Bound<'py, PyBytes>)>> {
         let layers = &mut self.0;
-        let slots = py.detach(|| unless_panicked(|| Some(layers.digests())))?;
+        let unhashed = layers.unhashed();
+        let slots = detached_if_long(py, unhashed, || unless_panicked(|| Some(layers.digests())))?;
         Some(slots.iter().map(|(slot, digests)| (*slot, PyBytes::new(py, digests))).collect())
     }
 }

@@ -184,7 +184,7 @@ class Sealer:
             except LeftToPython:
                 buckets, written = self._new_buckets(), self._anew(partition)
         pieces = buckets.passing(starmap(piece_of, table.groups()))
-        parts = self._base(table.epoch_state, pieces, table.members, buckets.digests, written, None)
+        parts = self._base(table.epoch_state, pieces, table.members, buckets, written, None)
         return parts, buckets, written
 
     def _anew(self, partition: int) -> SpanWriter:
@@ -263,27 +263,27 @@ class Sealer:
         if last.changed + changes.at_most >= due and last.changed + changes.count() >= due:
             kernel = self._kernel(table)
             if kernel is not None and self._settings.merged_bytes and not last.cold:
-                return self._merged(kernel, changes, last, buckets.digests, written)
+                return self._merged(kernel, changes, last, buckets, written)
             from_ranges = self._from_ranges and kernel is None
             if not last.cold and not from_ranges:  # reading the table itself is cheapest
                 return None, written
-            return self._base_over(table, last, changes, buckets.digests, written), written
+            return self._base_over(table, last, changes, buckets, written), written
         span = written.records(changes.chunks())
         return replace(parts, ranges=(*last.ranges, span), changed=last.changed + changes.count()), written
 
     def _merged(
-        self, kernel: Kernel, changes: Changes, last: Manifest, digests: Digests, written: SpanWriter
+        self, kernel: Kernel, changes: Changes, last: Manifest, buckets: Buckets, written: SpanWriter
     ) -> tuple[_EpochSpans | None, SpanWriter]:
         """Write a base from the last epoch's ranges and the changes since, by the kernel; None if that fails."""
         base = MergedBase(kernel, self._store, last, changes.chunks(), self._partitions, self._settings)
         try:
-            span = written.records(base.chunks(digests))
+            span = written.records(base.chunks(buckets.digests))
         except (StorageError, LeftToPython):
             return None, self._anew(written.partition)
         return _EpochSpans((span,), base.entities, 0, (), (), ()), written
 
     def _base_over(
-        self, table: TableView, last: Manifest, changes: Changes, digests: Digests, written: SpanWriter
+        self, table: TableView, last: Manifest, changes: Changes, buckets: Buckets, written: SpanWriter
     ) -> _EpochSpans | None:
         """Write a base from the last epoch's ranges and the changes since; None if the ranges are damaged."""
         try:
@@ -295,12 +295,12 @@ class Sealer:
             layers = read_ranges(self._store, last, self._partitions, store)
             check_slots(layers.rehash(), last, self._partitions)
             layers.put_pieces(changes.pieces())
-            return self._base(table.epoch_state, layers.pieces(), layers.members, digests, written, last)
+            return self._base(table.epoch_state, layers.pieces(), layers.members, buckets, written, last)
         except StorageError:
             return None
 
     def _base(
-        self, epoch_state: EpochState, pieces: Iterable[Piece], find: Callable[[int], list[Member]], digests: Digests,
+        self, epoch_state: EpochState, pieces: Iterable[Piece], find: Callable[[int], list[Member]], known: Buckets,
         written: SpanWriter, last: Manifest | None,
     ) -> _EpochSpans:  # fmt: skip
         """Write a base from these pieces and the closed entities of `last`."""
@@ -348,7 +348,7 @@ class Sealer:
                 cold = (*others, *(ColdSpan(type_name, month, each) for each in spans))
         if cold:
             slots = slots_of(epoch_state.epoch.partition, self._partitions)
-            buckets = (written.records(map(sealed, bucket_records(digests, slots))),)
+            buckets = (written.records(map(sealed, bucket_records(known.digests, slots))),)
         return _EpochSpans((span,), open_count, 0, cold, index, buckets)
 
     def _grown(

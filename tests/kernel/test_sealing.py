@@ -26,6 +26,7 @@ from refold.streams.snapshots.manifest import Manifest, OffsetSpan, encode_manif
 from refold.streams.snapshots.seal import Sealer
 from refold.streams.snapshots.settings import SnapshotSettings
 from refold.streams.snapshots.table import Row
+from refold_tests.both_folds import switched
 from refold_tests.encoded_entities import encoded
 from refold_tests.sealing import MemoryStore, Table, View
 
@@ -50,7 +51,8 @@ def by_python(rows: list[Row], limit: int) -> tuple[list[bytes], Buckets]:
     groups: dict[int, list[Row]] = {}
     for key, body in rows:
         groups.setdefault(place_in(key), []).append((key[PLACE_BYTES:], body))
-    buckets = Buckets(1 << 30)
+    with switched(on=False):
+        buckets = Buckets(1 << 30)
     pieces = buckets.passing(piece_of(place, groups[place]) for place in groups)
     return list(chunks_of_pieces(pieces, limit)), buckets
 
@@ -90,8 +92,7 @@ def test_chunks_and_buckets(seed: int, number: int) -> None:
     assert {slot: found[1].digests.buckets(slot) for slot in slots} == {
         slot: buckets.digests.buckets(slot) for slot in slots
     }
-    assert found[1]._preimages == buckets._preimages
-    assert found[1]._bytes == buckets._bytes
+    assert found[1].preimages_bytes == buckets.preimages_bytes
 
 
 def test_empty_table() -> None:
@@ -441,13 +442,16 @@ def test_buckets_are_changed_as_by_python(seed: int) -> None:
     places: dict[int, dict[bytes, bytes]] = {}
     for key, body in rows_of(rng, 300):
         places.setdefault(place_in(key), {})[key[PLACE_BYTES:]] = stored_hash(body)
-    python, native = Buckets(1 << 30), Buckets(1 << 30)
+    with switched(on=False):
+        python = Buckets(1 << 30)
+    native, mixed = Buckets(1 << 30), Buckets(1 << 30)
     changed: list[tuple[int, bytes]] = []
     shared = 0
     for place, hashes in places.items():
         whole = b"".join(preimage(key, hashes[key]) for key in sorted(hashes))
         python.set(place, whole, [])
         native.set(place, whole, [])
+        mixed.set(place, whole, [])
         some = {key: rng.randbytes(32) for key in [*hashes, b"new"] if rng.random() < 0.4}
         if some:
             changed.append((place, b"".join(preimage(key, some[key]) for key in sorted(some))))
@@ -455,11 +459,12 @@ def test_buckets_are_changed_as_by_python(seed: int) -> None:
     changed.append((7, preimage(b"first of its slot", bytes(32))))
     for place, own in changed:
         python.change((place, own, []))
+        mixed.change((place, own, []))
     native.change_each(real, *zip(*changed, strict=True))
     assert shared > 10
-    assert native._preimages == python._preimages
-    assert native._bytes == python._bytes
-    assert native.digests._buckets == python.digests._buckets
+    for each in (native, mixed):
+        assert each.preimages_bytes == python.preimages_bytes
+        assert each.digests._buckets == python.digests._buckets
 
 
 def test_buckets_are_merged_as_by_python(seed: int) -> None:

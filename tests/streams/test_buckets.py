@@ -52,3 +52,9 @@ def test_only_digests_are_kept_past_the_bound(seed: int) -> None:
     assert not small.may_change()
     assert large.may_change()
     assert all(small.digests.slot(slot) == large.digests.slot(slot) for slot in range(1024))
+    table.change_up_to(1_100)
+    for each in (small, large):
+        for piece in pieces(table.view()):
+            each.set(*piece)
+    assert (small.preimages_bytes, large.preimages_bytes > 1_000) == (0, True)
+    assert all(small.digests.slot(slot) == large.digests.slot(slot) for slot in range(1024))
