@@ -116,7 +116,9 @@ def root(digests: Digests, entities: int) -> bytes:
 
 def root_over(slots: Mapping[int, bytes], entities: int) -> bytes:
     """The root over slot digests; missing ones are empty."""
-    joined = b"".join(slots.get(slot, EMPTY) for slot in range(SLOTS))
+    joined = bytearray(EMPTY * SLOTS)
+    for slot, digest in slots.items():
+        joined[slot * DIGEST_BYTES : (slot + 1) * DIGEST_BYTES] = digest
     return hashlib.sha256(DOMAIN + struct.pack(">Q", entities) + joined).digest()
 
 

@@ -135,8 +135,9 @@ def cores() -> int:
 def wait_for(event: Event) -> None:
     """Wait in the main thread until an event is set, and handle signals meanwhile.
 
-    Python runs the handlers of signals in its main thread. If the kernel gives a signal to another thread, it does not
-    wake a main thread that waits without a timeout. So this one looks every LOOK_S seconds.
+    Python runs the handlers of signals in its main thread. If the kernel gives a signal to another thread, or just
+    before the main thread begins to wait, it does not wake a main thread that waits without a timeout. So this one
+    looks every LOOK_S seconds.
     """
     while not event.wait(LOOK_S):
         pass

@@ -35,7 +35,8 @@ class Waiting(Intake):
     def flush(self):
         super().flush()
         pathlib.Path("reached").touch()
-        time.sleep(600)
+        while True:  # a signal that arrives just before a sleep does not end it
+            time.sleep(0.05)
 
 import_.Intake = Waiting
 """

@@ -9,14 +9,15 @@
 from __future__ import annotations
 
 import logging
-import os
 import signal
 import subprocess
+import time
 from collections.abc import Sequence
 
 from refold.streams.events import event_of
 
 _PASSED_ON = (signal.SIGTERM, signal.SIGINT)
+_LOOK_S = 0.1
 
 _log = logging.getLogger(__name__)
 
@@ -37,13 +38,12 @@ def run_several(commands: Sequence[Sequence[str]]) -> int:
 
 class _Workers:
     def __init__(self) -> None:
-        self._running: dict[int, tuple[int, subprocess.Popen[bytes]]] = {}
+        self._running: dict[int, subprocess.Popen[bytes]] = {}
         self._is_ending = False
 
     def start(self, number: int, command: Sequence[str]) -> None:
         # In its own session: Ctrl-C reaches it once, through this process.
-        process = subprocess.Popen(command, start_new_session=True)
-        self._running[process.pid] = number, process
+        process = self._running[number] = subprocess.Popen(command, start_new_session=True)
         if self._is_ending:
             process.terminate()
 
@@ -52,18 +52,18 @@ class _Workers:
         if self._is_ending:
             return
         self._is_ending = True
-        for _number, process in list(self._running.values()):
+        for process in list(self._running.values()):
             process.terminate()
 
     def wait(self) -> int:
         """Wait for all; a worker that ends unasked has failed, whatever its status."""
         status = 0
         while self._running:
-            pid, waited = os.wait()
-            ended = self._running.pop(pid, None)
-            if ended is not None:
-                number, process = ended
-                process.returncode = code = os.waitstatus_to_exitcode(waited)
+            # Not in a system call: a signal that arrives just before one is handled only when the call returns.
+            time.sleep(_LOOK_S)
+            ended = {number: code for number, each in self._running.items() if (code := each.poll()) is not None}
+            for number, code in ended.items():
+                del self._running[number]
                 if not self._is_ending:
                     how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with status {code}"
                     _log.warning("worker %d %s, so the others are ended too; start them all again", number, how,

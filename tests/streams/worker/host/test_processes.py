@@ -24,7 +24,7 @@ def drain(*_):
 signal.signal(signal.SIGTERM, drain)
 os.write(1, b"began\n")
 while True:
-    time.sleep(60)
+    time.sleep(0.05)
 """
 NEVER_STOPS = """
 import os, threading
@@ -67,6 +67,17 @@ def test_unrequested_exit_is_a_failure(child: Callable[..., Child]) -> None:
     assert process.line() == "began"
     process.say("go")
     assert (rest(process), process.process.wait(300)) == ([f"worker 2 ended with status 0{SO_ALL}", "drained"], 1)
+
+
+def test_several_that_end_at_once_are_all_waited_for(child: Callable[..., Child], tmp_path: Path) -> None:
+    """Also one that ends while another is asked to end."""
+    at_once = f"import os, time\nwhile not os.path.exists({str(tmp_path / 'go')!r}): time.sleep(0.001)\nos._exit(7)"
+    process = child(SUPERVISOR, *[at_once] * 5, WAITS)
+    assert process.line() == "began"
+    (tmp_path / "go").touch()
+    said = rest(process)
+    assert "drained" in said
+    assert process.process.wait(300) == 7
 
 
 def test_killed_process_ends_all(child: Callable[..., Child], tmp_path: Path) -> None:
