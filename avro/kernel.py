@@ -239,7 +239,7 @@ class DeltaWriter(Protocol):
     """Writes the entities that changed as chunks of `.snapshots`."""
 
     def add(self, rows: Sequence[tuple[bytes, bytes]]) -> tuple[list[bytes], list[int], list[bytes]] | None:
-        """Add rows (key, stored state) of whole places, in the order of their keys. The GIL is released meanwhile.
+        """Add rows (key, stored state) of whole places, in the order of their keys. The GIL is released for many.
 
         Returns:
             The chunks that are full; places; and for each place what its bucket's digest covers of the given

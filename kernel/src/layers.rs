@@ -50,6 +50,9 @@ impl Layers {
 
     fn add_group(&mut self, number: u32, own: &[u8], group: u64) -> Option<()> {
         let Some(index) = self.index(number)? else {
+            if self.groups.len() != self.places.len() {
+                return None; // a place was put
+            }
             self.groups.push((group, group));
             return self.begin(number, own);
         };
@@ -64,6 +67,8 @@ impl Layers {
             *oldest = group;
             self.covered_bytes += both.len() - place.covered.len();
             place.covered = both.into();
+            self.unhashed += usize::from(place.is_hashed);
+            place.is_hashed = false;
         }
         Some(())
     }

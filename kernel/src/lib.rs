@@ -541,7 +541,7 @@ fn python_value<'py>(py: Python<'py>, value: &Value) -> PyResult<Bound<'py, PyAn
 
 static PANICS: AtomicU64 = AtomicU64::new(0);
 
-/// Returns a function's result; None if it panics, which only a defect causes. It must not change shared data.
+/// Returns a function's result; None if it panics, which only a defect causes. What it changes must not be used afterwards.
 fn unless_panicked<T>(function: impl FnOnce() -> Option<T>) -> Option<T> {
     catch_unwind(AssertUnwindSafe(function)).unwrap_or_else(|_| {
         PANICS.fetch_add(1, Ordering::Relaxed);

@@ -3,7 +3,7 @@
 Reading the entities from the table takes several calls of Python for each, and their keys and states are sent to
 the sealing process. The ranges have the same entities in few long records.
 
-1. Read the deltas whole: they are as many entities as a base at most. Read the base's range record by record.
+1. Read the deltas whole: they have about as many entities as a base at most. Read the base's range record by record.
 2. The kernel merges the spans by place, each newer one over the older ones. It writes the chunks that it would write of
    the table, with the same bytes.
 3. At the end every span must have the digest that the manifest has of it, and every bucket the digest that sealing
@@ -80,13 +80,16 @@ class MergedBase:
         if not spans:
             return []
         partition = self._last.epoch.partition
-        held, size = {}, 0
+        wanted = {offset for span in spans for offset in range(span.start, span.end)}
+        held: dict[int, bytes] = {}
+        left = self._settings.merged_bytes or 0
         for offset, data in self._reader.records(partition, spans[0].start, spans[-1].end):
-            held[offset] = data
-            size += len(data)
-            if size > self._settings.merged_bytes:
-                raise LeftToPython
-        if any(offset not in held for span in spans for offset in range(span.start, span.end)):
+            if offset in wanted:  # others are of epochs that were not finished
+                held[offset] = data
+                left -= len(data)
+                if left < 0:
+                    raise LeftToPython
+        if held.keys() != wanted:
             raise CorruptionError("a record of the last epoch is gone")
         return [iter([held[offset] for offset in range(span.start, span.end)]) for span in spans]
 

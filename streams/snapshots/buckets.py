@@ -108,15 +108,13 @@ class Buckets:
         self._digests.set(place, sha256(whole).digest())
         self._keep(place, whole)
 
-    def change_each(self, kernel: Kernel, places: Sequence[int], preimages: Sequence[bytes]) -> None:
-        """`change` many buckets by the kernel."""
+    def change_each(self, _: Kernel, places: Sequence[int], preimages: Sequence[bytes]) -> None:
+        """`change` many buckets."""
         if self._kept is not None:
             self._put(places, preimages)
             return
-        assert self._preimages is not None
-        slots = self._preimages
-        before = [slots[place >> 8][place & 0xFF] if place >> 8 in slots else b"" for place in places]
-        self._merge(kernel, places, before, preimages)
+        for place, own in zip(places, preimages, strict=True):
+            self.change((place, own, []))
 
     def set_each(self, kernel: Kernel, places: Sequence[int], preimages: Sequence[bytes]) -> None:
         """`set` many buckets by the kernel."""

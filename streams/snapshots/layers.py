@@ -15,6 +15,7 @@ import hashlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import reduce
 from itertools import groupby
+from operator import itemgetter
 from typing import TypeVar
 
 from refold.avro.errors import CorruptionError
@@ -28,6 +29,8 @@ from refold.streams.snapshots.spill import ChunkPlace, ChunkStore
 from refold.streams.snapshots.table import Row
 
 LAYERS_TO_MERGE = 8
+# The kernel keeps what the digests cover, some 70 bytes an entity, up to this size.
+PREIMAGES_BYTES_MAX = 8 << 20
 # Up to so many of a slot's buckets get their digests one by one; more are cheaper together.
 SINGLE_BUCKETS_MAX = 16
 _GROUP_BITS = 24
@@ -151,41 +154,43 @@ class Layers:
         if not self._put:
             return
         rows = sorted(zip(all_placed(list(self._put)), self._put.values(), strict=True))
-        self._put.clear()
-        self._put_bytes = 0
-        if not self._lay_by_kernel(rows):
-            self._lay(
+        chunks = self._chunks_by_kernel(rows)
+        if chunks is None:
+            self._hash_here()
+            chunks = list(self.chunks(
                 piece_of(place, [(key[PLACE_BYTES:], packed) for key, packed in members])
                 for place, members in groupby(rows, lambda row: place_in(row[0]))
-            )
+            ))  # fmt: skip
+        self._put.clear()
+        self._put_bytes = 0
+        self._stack(chunks)
 
-    def _lay_by_kernel(self, rows: Sequence[Row]) -> bool:
-        """Make a layer of rows, which are in order; returns whether that was done. The kernel leaves damaged ones to
-        Python.
+    def _chunks_by_kernel(self, rows: Sequence[Row]) -> list[bytes] | None:
+        """Return the chunks of rows, which are in order. They are also put over what the kernel keeps. None if Python
+        has to make them, because one is damaged.
         """
         if self._kernel is None:
-            return False
+            return None
         writer = self._kernel.DeltaWriter(self._store.chunk_bytes, 0, False)
         added, ended = writer.add(rows), writer.end()
         if added is None or ended is None:
-            return False
+            return None
         chunks, places, preimages = added
         self._take_pending()
         if self._merger is not None and not self._merger.put(places, preimages):
             self._take_over(None)
-        self._stack([*chunks, *filter(None, ended[:1])])
-        return True
+        return [*chunks, *filter(None, ended[:1])]
 
     def put_pieces(self, pieces: Iterable[Piece]) -> None:
         """Set entities that are sorted by place."""
         self.make_layer()
-        self._lay(pieces)
+        self._hash_here()
+        self._stack(self.chunks(pieces))
 
-    def _lay(self, pieces: Iterable[Piece]) -> None:
-        """Make a layer of pieces, whose digests are computed here."""
+    def _hash_here(self) -> None:
+        """From now on compute digests in Python."""
         self._take_digests()
         self._merger = None
-        self._stack(self.chunks(pieces))
 
     def _stack(self, chunks: Iterable[bytes]) -> None:
         """Add the chunks of a layer above all others."""
@@ -253,20 +258,34 @@ class Layers:
         return None if self._cold is None else self._cold.get(place, key)
 
     def get_each(self, entities: Sequence[str]) -> list[bytes | None]:
-        """`get` of each entity. Every chunk is opened once, but for places that several chunks have."""
+        """`get` of each entity. A chunk is opened once for all entities of which it is the newest, once for all of
+        which it is the second newest, and so on.
+        """
         found = [self._put.get(entity) for entity in entities]
         keys = all_placed(entities)
-        asked: dict[int, list[tuple[int, int]]] = {}  # by chunk: the entity's number, and that of the group
+        asked: dict[int, int] = {}  # by the number of an entity: the group to look in
         for number, key in enumerate(keys):
-            ref = self._newest.get(place_in(key)) if found[number] is None else None
-            if ref is not None:
-                asked.setdefault(ref >> _GROUP_BITS, []).append((number, ref & _GROUP_MASK))
-        for chunk_number in sorted(asked):
-            numbers, groups = zip(*asked[chunk_number], strict=True)
-            bodies = self._store.get(chunk_number).find_each(groups, [keys[number] for number in numbers])
-            for number, body in zip(numbers, bodies, strict=True):
-                found[number] = body
-        return [self.get(entity) if body is None else body for entity, body in zip(entities, found, strict=True)]
+            if found[number] is None and (ref := self._newest.get(place_in(key))) is not None:
+                asked[number] = ref
+        while asked:
+            below: dict[int, int] = {}
+            by_chunk = sorted(asked.items(), key=itemgetter(1))
+            for chunk_number, some in groupby(by_chunk, lambda each: each[1] >> _GROUP_BITS):
+                numbers, refs = zip(*some, strict=True)
+                groups, placed = [ref & _GROUP_MASK for ref in refs], [keys[number] for number in numbers]
+                bodies = self._store.get(chunk_number).find_each(groups, placed)
+                for number, ref, body in zip(numbers, refs, bodies, strict=True):
+                    found[number] = body
+                    if body is None and ref in self._older:
+                        below[number] = self._older[ref]
+            asked = below
+        if self._cold is not None:
+            cold = self._cold
+            return [
+                cold.get(place_in(key), key[PLACE_BYTES:]) if body is None else body
+                for key, body in zip(keys, found, strict=True)
+            ]
+        return found
 
     def pieces(self) -> Iterator[Piece]:
         """Yield all open entities, by place."""
@@ -390,7 +409,7 @@ class Layers:
         return self.digests
 
     def _take_digests(self) -> None:
-        """Take over the kernel's digests. The second time it lets its preimages go, which take much memory."""
+        """Take over the kernel's digests. It lets its preimages go when it is asked again after they were taken."""
         if self._pending is not None:
             self._take_pending()
         elif self._merger is not None:
@@ -402,6 +421,8 @@ class Layers:
         if self._pending is not None:
             found, self._pending = self._pending(), None
             self._take_over(found)
+            if self._merger is not None and self._merger.size()[1] > PREIMAGES_BYTES_MAX:
+                self._merger = None
 
     def _take_over(self, found: SlotDigests | None) -> None:
         """Take over digests of the kernel; None if all have to be computed here."""

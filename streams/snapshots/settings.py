@@ -27,7 +27,8 @@ class SnapshotSettings:
         observations_min: The least number of observations before a base is made from the whole table: with fewer, a
             delta costs less.
         merged_bytes: The size of an epoch's deltas up to which the native kernel makes a base from the ranges, and not
-            from the table. The deltas are in memory meanwhile. 0 where `.snapshots` is not on this machine's disk.
+            from the table. The deltas are in memory meanwhile, of two partitions at most. None: 48 MB for a `file:`
+            log, 0 on Kafka, where `.snapshots` is not on this machine's disk.
         chunk_bytes: The size of entities at which a chunk is full. A chunk is one record of `.snapshots`.
         open_chunks: The number of chunks of earlier spans that are in memory while they are merged or looked up.
         put_bytes: The size at which changed entities are made a layer over the last base, while a base is made of both.
@@ -46,7 +47,7 @@ class SnapshotSettings:
     compacted_bytes: int = 16 << 20
     changed_min: int = 4_096
     observations_min: int = 20_000
-    merged_bytes: int = 0
+    merged_bytes: int | None = None
     chunk_bytes: int = CHUNK_BYTES
     open_chunks: int = OPEN_CHUNKS
     put_bytes: int = PUT_BYTES

@@ -153,3 +153,22 @@ def test_merger_is_given_any_preimages(given_places: list[tuple[int, bytes]]) ->
     places, preimages = [place for place, _ in given_places], [own for _, own in given_places]
     assert type(merger.put(places, preimages)) is bool
     assert merger.digests() is not None
+
+
+def test_chunk_below_after_digests_changes_them() -> None:
+    merger, both = the_kernel().LayerMerger(), the_kernel().LayerMerger()
+    upper, lower = ([(0x102, [(key, encoded("k", 1, key * 32))])] for key in (b"b", b"a"))
+    found = []
+    for number, groups in enumerate((upper, lower)):
+        [data] = chunks_of(groups, 1 << 20)
+        assert merger.add(data, number)
+        found.append(merger.digests())
+        assert both.add(data, number)
+    assert found[0] != found[1] == both.digests()
+
+
+def test_chunk_after_entities_that_were_put_is_refused() -> None:
+    merger = the_kernel().LayerMerger()
+    assert merger.put([0x102], [(1).to_bytes(4, "big") + b"k" + bytes(32)])
+    [data] = chunks_of([(0x103, [(b"k", encoded("k", 1, bytes(32)))])], 1 << 20)
+    assert not merger.add(data, 0)

@@ -22,7 +22,7 @@ from refold.streams.partitioner import all_placed, place_of
 from refold.streams.snapshots import layers as module
 from refold.streams.snapshots.chunk import piece_of
 from refold.streams.snapshots.hashing import RunningHashes
-from refold.streams.snapshots.layers import Later, Layers
+from refold.streams.snapshots.layers import PREIMAGES_BYTES_MAX, Later, Layers
 from refold.streams.snapshots.read import read_epoch
 from refold.streams.snapshots.seal import Sealer
 from refold.streams.snapshots.settings import SnapshotSettings
@@ -103,6 +103,9 @@ class Refusing:
 
     def digests(self) -> Any:
         return self._merger.digests()
+
+    def size(self) -> Any:
+        return self._merger.size()
 
 
 @pytest.fixture(autouse=True)
@@ -259,6 +262,30 @@ def test_preimages_are_let_go_when_digests_were_asked_for_twice() -> None:
     assert not layers._unhashed
 
 
+@pytest.mark.parametrize("length", [40, 40_000])
+def test_preimages_are_let_go_if_they_are_large(length: int) -> None:
+    names = [f"t/{place}/{'n' * length}" for place in range(PREIMAGES_BYTES_MAX // 40_000 + 1)]
+    table = dict.fromkeys(names, bytes(40))
+    layers = by_kernel(chunks_of_layers([table], 1 << 20), ChunkStore(), Merged(when_asked))
+    layers.rehash()
+    assert (layers._merger is None) == (length == 40_000)
+    changed = packed({names[0]: b"1" * 40})
+    layers.put(names[0], changed[names[0]])
+    assert layers.rehash().bucket(0) == bucket_digest([(names[0].encode(), b"1" * 32)])
+
+
+def test_damaged_entity_does_not_hide_others() -> None:
+    """No layer can be made of it and them."""
+    layers = Layers(ChunkStore())
+    good = packed({NAMES[0]: b"1" * 40})[NAMES[0]]
+    layers.put(NAMES[0], good)
+    layers.put(NAMES[1], b"damaged")
+    for _ in range(2):
+        with pytest.raises(CorruptionError):
+            layers.make_layer()
+        assert layers.get(NAMES[0]) == good
+
+
 def test_layers_are_merged_by_the_kernel_and_hashed_in_a_thread() -> None:
     """Each of its layers overlaps the others in part."""
     tables = [{name: bytes([number]) * 40 for name in NAMES[number::3] + NAMES[:9]} for number in range(4)]
@@ -406,6 +433,9 @@ def test_spilled_chunks_are_read_once_for_many_entities(monkeypatch: pytest.Monk
         return read(file, size, at)
 
     monkeypatch.setattr(os, "pread", noted)
-    shuffled = random.Random(1).sample(NAMES, len(NAMES))
-    assert layers.get_each(shuffled) == [packed(dict.fromkeys(shuffled, bytes(40)))[name] for name in shuffled]
+    absent = [f"{name}?" for name in NAMES]
+    shuffled = random.Random(1).sample(NAMES + absent, 2 * len(NAMES))
+    held = packed(dict.fromkeys(NAMES, bytes(40)))
+    assert layers.get_each(shuffled) == [held.get(name) for name in shuffled]
+    assert reads
     assert len(reads) == len(set(reads))

@@ -146,7 +146,8 @@ class Owner:
         self._registry = registry
         self._partitions = partitions
         self._clock_ms = clock_ms
-        self._settings = replace(settings, merged_bytes=_MERGED_BYTES)
+        merged_bytes = _MERGED_BYTES if settings.merged_bytes is None else settings.merged_bytes
+        self._settings = replace(settings, merged_bytes=merged_bytes)
         self._limits = limits
         read = partial(records.read, database)
         self._tables = BatchFold(database, registry, read)

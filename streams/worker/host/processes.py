@@ -23,7 +23,9 @@ _log = logging.getLogger(__name__)
 
 
 def run_several(commands: Sequence[Sequence[str]]) -> int:
-    """Run the commands until all have ended; the exit status of the first that failed, else 0."""
+    """Run the commands until all have ended; the exit status of the first that failed, else 0. Of those that fail
+    within _LOOK_S, the first command counts.
+    """
     workers = _Workers()
     before = {number: signal.signal(number, workers.end) for number in _PASSED_ON}
     try:
@@ -59,7 +61,7 @@ class _Workers:
         """Wait for all; a worker that ends unasked has failed, whatever its status."""
         status = 0
         while self._running:
-            # Not in a system call: a signal that arrives just before one is handled only when the call returns.
+            # A signal that arrives just before a system call is handled only when the call returns: so each is short.
             time.sleep(_LOOK_S)
             ended = {number: code for number, each in self._running.items() if (code := each.poll()) is not None}
             for number, code in ended.items():
