@@ -106,7 +106,10 @@ def test_tables_of_format_1_are_migrated_to_those_of_a_fresh_load(log: Log, post
     assert bodies[1] == ("message/1", "u-1", "two", 9, awkward)
     assert bodies[3][4] == "again"
     assert bodies[0][4].startswith('{"$blob": {"hash": "1c2343ab')
-    described = "SELECT col_description('refold.message'::regclass, attnum) FROM pg_attribute WHERE attname = 'user_'"
+    described = (
+        "SELECT col_description(attrelid, attnum) FROM pg_attribute "
+        "WHERE attrelid = 'refold.message'::regclass AND attname = 'user_'"
+    )
     assert ("Whom it is for.",) in query(postgres_database, described)
     follow(log, postgres_database.url)
     assert_as_fresh(log, postgres_database)
