@@ -108,7 +108,7 @@ class Buckets:
         self._digests.set(place, sha256(whole).digest())
         self._keep(place, whole)
 
-    def change_each(self, _: Kernel, places: Sequence[int], preimages: Sequence[bytes]) -> None:
+    def change_each(self, places: Sequence[int], preimages: Sequence[bytes]) -> None:
         """`change` many buckets."""
         if self._kept is not None:
             self._put(places, preimages)
@@ -121,23 +121,18 @@ class Buckets:
         if self.may_change() and self._kept is not None:
             self._put(places, preimages)
             return
-        self._merge(kernel, places, [b""] * len(places), preimages)
-
-    def _put(self, places: Sequence[int], preimages: Sequence[bytes]) -> None:
-        assert self._kept is not None
-        if not self._kept.put(places, preimages):
-            raise _damaged()
-
-    def _merge(
-        self, kernel: Kernel, places: Sequence[int], before: Sequence[bytes], preimages: Sequence[bytes]
-    ) -> None:
-        found = kernel.merged(before, preimages)
+        found = kernel.merged([b""] * len(places), preimages)
         if found is None:
             raise _damaged()
         for place, whole, digest in zip(places, *found, strict=True):
             self._digests.set(place, digest)
             if self._preimages is not None:
                 self._keep(place, whole)
+
+    def _put(self, places: Sequence[int], preimages: Sequence[bytes]) -> None:
+        assert self._kept is not None
+        if not self._kept.put(places, preimages):
+            raise _damaged()
 
     def _keep(self, place: int, preimages: bytes) -> None:
         kept = self._preimages

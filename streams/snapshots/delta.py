@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
+from functools import partial
 from typing import TypeVar
 
 from refold.avro.kernel import Kernel
@@ -78,11 +79,12 @@ class Changes:
             return
         is_first = self._count is None
         writer = self._kernel.DeltaWriter(self._chunk_bytes, self._start, not self._is_known)
-        change = self._buckets.change_each if self._is_known else self._buckets.set_each
+        set_each = partial(self._buckets.set_each, self._kernel)
+        change = self._buckets.change_each if self._is_known else set_each
         for rows in [sorted(self._touched.items())] if self._is_known else self._rows():
             chunks, places, preimages = given(writer.add(rows))
             if is_first:
-                change(self._kernel, places, preimages)
+                change(places, preimages)
             yield from chunks
         last, self._count = given(writer.end())
         if last is not None:
